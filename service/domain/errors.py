@@ -1,0 +1,96 @@
+"""Every error that Everturn raises on purpose, in one tree.
+
+EverturnError
+├── InvalidInput            the caller's fault; names the field and the way out
+│   ├── InvalidDescriptor   a revision descriptor that cannot identify anything
+│   └── InvalidManifest     a KV artifact manifest that cannot be trusted
+├── Unauthenticated         no key, or a key that is not ours
+├── Forbidden               a key without the scope that the operation needs
+├── NotFound                no such thing, or not this tenant's
+├── Conflict                true when asked, but not any more
+│   ├── ConversationLocked  another turn is open on the conversation
+│   ├── VersionConflict     the stream moved under an append
+│   ├── FenceLost           another attempt or worker took over
+│   └── RevisionMismatch    an engine is not the revision that was asked of it
+├── Unavailable             nothing wrong with the request; try again later
+│   ├── NoEngine            no engine serves the wanted revision now
+│   ├── RebuildFailed       KV could not be rebuilt, and the turn may not go on without
+│   └── EngineFailed        an engine broke or aborted an attempt
+└── Internal                ours: a broken invariant
+"""
+
+from dataclasses import dataclass
+
+
+class EverturnError(Exception):
+    """One line for a person: what was wrong, why, and the way out."""
+
+
+@dataclass
+class InvalidInput(EverturnError):
+    message: str
+    param: str | None = None
+    code: str = "invalid_value"
+
+    def __str__(self) -> str:
+        return self.message
+
+
+class InvalidDescriptor(InvalidInput): ...
+
+
+class InvalidManifest(InvalidInput): ...
+
+
+class Unauthenticated(EverturnError): ...
+
+
+class Forbidden(EverturnError): ...
+
+
+@dataclass
+class NotFound(EverturnError):
+    kind: str
+    id: str
+    param: str | None = None
+
+    def __str__(self) -> str:
+        return f"No {self.kind} with id '{self.id}'."
+
+
+class Conflict(EverturnError): ...
+
+
+class ConversationLocked(Conflict): ...
+
+
+class VersionConflict(Conflict): ...
+
+
+class FenceLost(Conflict): ...
+
+
+@dataclass
+class RevisionMismatch(Conflict):
+    wanted: str
+    measured: str
+    differing: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        fields = ", ".join(self.differing) or "unknown, the wanted descriptor is not at hand"
+        return f"The engine is {self.measured}, not {self.wanted}; differing fields: {fields}."
+
+
+class Unavailable(EverturnError): ...
+
+
+class NoEngine(Unavailable): ...
+
+
+class RebuildFailed(Unavailable): ...
+
+
+class EngineFailed(Unavailable): ...
+
+
+class Internal(EverturnError): ...
