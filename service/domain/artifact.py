@@ -41,6 +41,12 @@ class RefusalReason(StrEnum):
     STORE_UNREACHABLE = "store_unreachable"
 
 
+NOT_THE_ARTIFACTS_FAULT = frozenset(
+    {RefusalReason.REVISION_MISMATCH, RefusalReason.REVISION_UNKNOWN, RefusalReason.TOKEN_MISMATCH}
+)
+"""Refusals after which another turn, on another engine, may still be offered the artifact."""
+
+
 class MadeBy(StrEnum):
     PREFILL = "prefill"
     DECODE = "decode"

@@ -1,0 +1,204 @@
+"""The facts of a conversation, an alias and an engine, under explicit stored names; the only truth there is."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import ClassVar, NewType
+
+from service.domain.artifact import ArtifactId, BootId
+from service.domain.evidence import Loaded, Refusal
+from service.domain.revision import RevisionDigest
+
+TenantId = NewType("TenantId", str)
+ConversationId = NewType("ConversationId", str)
+ItemId = NewType("ItemId", str)
+TurnId = NewType("TurnId", str)
+
+FLEET = TenantId("fleet")
+"""Owner of the streams that no tenant owns: aliases and engines."""
+
+
+class Role(StrEnum):
+    SYSTEM = "system"
+    USER = "user"
+    ASSISTANT = "assistant"
+
+
+class OnUpgrade(StrEnum):
+    REPLAY = "replay"
+    STAY = "stay"
+    STAY_STRICT = "stay_strict"
+
+
+class PolicyLevel(StrEnum):
+    TURN = "turn"
+    CONVERSATION = "conversation"
+    ALIAS = "alias"
+    TENANT = "tenant"
+    DEFAULT = "default"
+
+
+class PlanKind(StrEnum):
+    COLD = "cold"
+    REUSE = "reuse"
+    STAY = "stay"
+    REBUILD = "rebuild"
+    WAIT = "wait"
+    REFUSE = "refuse"
+
+
+class KvSource(StrEnum):
+    NONE = "none"
+    REUSED = "reused"
+    REBUILT = "rebuilt"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sampling:
+    max_output_tokens: int
+    temperature: float
+    top_p: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConversationCreated:
+    name: ClassVar = "conversation.created"
+    alias: str
+    on_upgrade: OnUpgrade | None = None
+    metadata: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MessageAccepted:
+    name: ClassVar = "message.accepted"
+    item: ItemId
+    role: Role
+    text: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TurnStarted:
+    name: ClassVar = "turn.started"
+    turn: TurnId
+    items: tuple[ItemId, ...]
+    alias: str
+    on_upgrade: OnUpgrade
+    policy_level: PolicyLevel
+    sampling: Sampling
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TurnPinned:
+    """An attempt is bound to one revision and one engine boot, for the reason that the plan gave."""
+
+    name: ClassVar = "turn.pinned"
+    turn: TurnId
+    attempt: int
+    plan: PlanKind
+    reason: str
+    revision: RevisionDigest
+    engine: BootId
+    offer: ArtifactId | None
+    carry_tokens: bool
+    """Whether the stored token ids are extended; if not, history is rendered anew from its messages."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KvRefused:
+    name: ClassVar = "kv.refused"
+    turn: TurnId
+    attempt: int
+    engine: BootId
+    engine_revision: RevisionDigest | None
+    refusal: Refusal
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KvRebuilt:
+    name: ClassVar = "kv.rebuilt"
+    turn: TurnId
+    attempt: int
+    rebuild: str
+    artifact: ArtifactId
+    revision: RevisionDigest
+    producer: BootId
+    tokens: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AttemptFailed:
+    name: ClassVar = "attempt.failed"
+    turn: TurnId
+    attempt: int
+    reason: str
+    partial_text: str = ""
+    """Evidence of what was streamed before the failure; never history."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TurnCompleted:
+    """The accepted answer, with the exact window the model saw and who took part.
+
+    `extends` names the turn whose window and output this prompt begins with; `prompt_delta` are the ids after
+    it. None means that `prompt_delta` is the whole window.
+    """
+
+    name: ClassVar = "turn.completed"
+    turn: TurnId
+    attempt: int
+    item: ItemId
+    text: str
+    finish_reason: str
+    extends: TurnId | None
+    prompt_delta: tuple[int, ...]
+    output: tuple[int, ...]
+    prompt_tokens: int
+    local_tokens: int
+    kv_source: KvSource
+    kv_reason: str
+    requested_revision: RevisionDigest
+    engine: BootId
+    engine_revision: RevisionDigest
+    loaded: Loaded | None
+    published: ArtifactId | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TurnFailed:
+    name: ClassVar = "turn.failed"
+    turn: TurnId
+    code: str
+    message: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AliasMoved:
+    name: ClassVar = "alias.moved"
+    alias: str
+    revision: RevisionDigest
+    previous: RevisionDigest | None
+    by: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineRegistered:
+    name: ClassVar = "engine.registered"
+    boot: BootId
+    revision: RevisionDigest
+    address: str
+    role: str
+
+
+ConversationEvent = (
+    ConversationCreated
+    | MessageAccepted
+    | TurnStarted
+    | TurnPinned
+    | KvRefused
+    | KvRebuilt
+    | AttemptFailed
+    | TurnCompleted
+    | TurnFailed
+)
+FleetEvent = AliasMoved | EngineRegistered
+Event = ConversationEvent | FleetEvent

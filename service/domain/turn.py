@@ -1,0 +1,96 @@
+"""The life of a turn: one table of transitions, and nothing else decides them."""
+
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from typing import Self
+
+from service.domain.errors import FenceLost, Internal
+from service.domain.events import (
+    AttemptFailed,
+    ItemId,
+    KvRebuilt,
+    KvRefused,
+    Sampling,
+    TurnCompleted,
+    TurnFailed,
+    TurnId,
+    TurnPinned,
+    TurnStarted,
+)
+
+TurnEvent = TurnPinned | KvRefused | KvRebuilt | AttemptFailed | TurnCompleted | TurnFailed
+
+
+class TurnState(StrEnum):
+    STARTED = "started"
+    PINNED = "pinned"
+    COMPLETED = "completed"
+    FAILED = "failed"
+
+
+TRANSITIONS: dict[tuple[TurnState, str], TurnState] = {
+    (TurnState.STARTED, TurnPinned.name): TurnState.PINNED,
+    (TurnState.STARTED, TurnFailed.name): TurnState.FAILED,
+    (TurnState.PINNED, KvRefused.name): TurnState.PINNED,
+    (TurnState.PINNED, KvRebuilt.name): TurnState.PINNED,
+    (TurnState.PINNED, AttemptFailed.name): TurnState.STARTED,
+    (TurnState.PINNED, TurnCompleted.name): TurnState.COMPLETED,
+}
+"""Only grows: what a stored history once did must stay foldable."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Turn:
+    id: TurnId
+    state: TurnState
+    items: tuple[ItemId, ...]
+    started: TurnStarted
+    attempt: int = 0
+    """Number of the last attempt pinned; also its fence."""
+    pinned: TurnPinned | None = None
+    refusals: tuple[KvRefused, ...] = ()
+    rebuilt: KvRebuilt | None = None
+    completed: TurnCompleted | None = None
+    failed: TurnFailed | None = None
+
+    @classmethod
+    def of(cls, event: TurnStarted) -> Self:
+        return cls(id=event.turn, state=TurnState.STARTED, items=event.items, started=event)
+
+    @property
+    def sampling(self) -> Sampling:
+        return self.started.sampling
+
+
+def check(turn: Turn, event: TurnEvent) -> None:
+    """Raises:
+    FenceLost: another attempt took over, or the turn has ended.
+    """
+    if (turn.state, event.name) not in TRANSITIONS:
+        raise FenceLost(f"Turn {turn.id} is {turn.state}: '{event.name}' comes too late.")
+    if isinstance(event, TurnPinned):
+        if event.attempt != turn.attempt + 1:
+            raise FenceLost(f"Turn {turn.id} is at attempt {turn.attempt}; {event.attempt} cannot follow it.")
+    elif not isinstance(event, TurnFailed) and event.attempt != turn.attempt:
+        raise FenceLost(
+            f"Turn {turn.id} is at attempt {turn.attempt}; attempt {event.attempt} was fenced off."
+        )
+
+
+def advance(turn: Turn, event: TurnEvent) -> Turn:
+    if (turn.state, event.name) not in TRANSITIONS:
+        raise Internal(f"A stored history has '{event.name}' on turn {turn.id} while it is {turn.state}.")
+    turn = replace(turn, state=TRANSITIONS[turn.state, event.name])
+    match event:
+        case TurnPinned():
+            return replace(turn, attempt=event.attempt, pinned=event)
+        case KvRefused():
+            return replace(turn, refusals=(*turn.refusals, event))
+        case KvRebuilt():
+            return replace(turn, rebuilt=event)
+        case TurnCompleted():
+            return replace(turn, completed=event)
+        case TurnFailed():
+            return replace(turn, failed=event)
+        case AttemptFailed():
+            return replace(turn, rebuilt=None)
