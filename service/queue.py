@@ -1,0 +1,60 @@
+"""The doorbell: tells the workers, through the broker, that a rebuild row waits; the row itself is the truth."""
+
+from enum import StrEnum
+
+from celery import Celery
+from kombu import Queue
+from kombu.exceptions import KombuError, OperationalError
+
+from service.domain.errors import Unavailable
+
+REBUILD_TASK = "everturn.rebuild"
+
+
+class QueueName(StrEnum):
+    INTERACTIVE = "interactive"
+    """A turn waits for it."""
+    BACKGROUND = "background"
+    """Warm-up: nobody waits."""
+
+
+PATIENCE_S = 2.0
+"""For each of connecting and publishing: a turn would rather decode without the rebuild than wait for a dead broker."""
+
+
+def broker_queues() -> tuple[Queue, ...]:
+    """Both ends must declare them alike. Brokers other than RabbitMQ ignore the arguments."""
+    return tuple(Queue(name, queue_arguments={"x-queue-type": "quorum"}) for name in QueueName)
+
+
+class Doorbell:
+    """Safe to use from several threads; a ring blocks for a few seconds at most."""
+
+    def __init__(self, broker_url: str) -> None:
+        self._celery = Celery("everturn-doorbell", broker=broker_url, set_as_current=False)
+        self._celery.conf.update(
+            task_queues=broker_queues(),
+            task_default_queue=QueueName.INTERACTIVE.value,
+            task_create_missing_queues=False,
+            task_serializer="json",
+            task_ignore_result=True,
+            broker_connection_timeout=PATIENCE_S,
+            broker_transport_options={
+                "max_retries": 0,
+                "socket_connect_timeout": PATIENCE_S,
+                "socket_timeout": PATIENCE_S,
+                "confirm_publish": True,  # RabbitMQ: an unconfirmed message may be lost without an error
+            },
+        )
+
+    def ring(self, rebuild: str, queue: str) -> None:
+        """Raises:
+        Unavailable: the broker did not take the message; the sweeper rings again for rows that stall.
+        """
+        try:
+            self._celery.send_task(REBUILD_TASK, args=[rebuild], queue=queue, retry=False)
+        except (KombuError, OperationalError, OSError) as error:
+            raise Unavailable(f"The broker did not take rebuild {rebuild}: {error}. Is it running?") from error
+
+    def close(self) -> None:
+        self._celery.close()
