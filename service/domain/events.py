@@ -85,6 +85,9 @@ class TurnStarted:
     on_upgrade: OnUpgrade
     policy_level: PolicyLevel
     sampling: Sampling
+    metadata: Mapping[str, str] = field(default_factory=dict)
+    instructions: ItemId | None = None
+    """The system message among `items` that the caller gave as instructions."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
