@@ -1,0 +1,231 @@
+"""The engine's wire, built and parsed without any I/O; the senders in client are a few lines each."""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from hashlib import sha256
+from http import HTTPStatus
+from typing import Any
+
+from service.domain.artifact import BootId
+from service.domain.conversation import Item
+from service.domain.errors import EngineFailed, EverturnError, InvalidInput, RevisionMismatch
+from service.domain.events import Sampling, TenantId
+from service.domain.evidence import BOOT_HEADER, REVISION_HEADER, Evidence, KvRequest
+from service.domain.plan import Engine
+from service.domain.revision import RevisionDigest
+
+GENERATE_PATH = "/inference/v1/generate"
+RENDER_PATH = "/everturn/render"
+IDENTITY_PATH = "/everturn/identity"
+ATTEMPTS_PATH = "/everturn/attempts/"
+
+LEAST_TOP_P = 1e-6
+"""vLLM refuses 0, which OpenAI's API allows."""
+
+NOT_AN_ANSWER = frozenset({"abort", "error"})
+"""Reasons to finish that leave no answer, however many tokens came before."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GenerateSpec:
+    prompt: tuple[int, ...]
+    sampling: Sampling
+    kv: KvRequest
+    revision: RevisionDigest
+    boot: BootId
+    cache_salt: str
+    logprobs: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Chunk:
+    token_ids: tuple[int, ...]
+    text: str
+    finish_reason: str | None
+    logprobs: tuple[float, ...] = ()
+    """Of each sampled token, where the spec asked for them."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Done:
+    """The engine has closed the stream by itself."""
+
+
+class RenderMode(StrEnum):
+    FULL = "full"
+    DELTA = "delta"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Carried:
+    """The window that the next prompt extends: how many leading messages it holds, and its last id."""
+
+    messages: int
+    last_token: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rendered:
+    """In mode delta, the ids that follow the carried window; in mode full, the whole prompt."""
+
+    token_ids: tuple[int, ...]
+    mode: RenderMode
+    reason: str
+
+
+def cache_salt(revision: RevisionDigest, tenant: TenantId) -> str:
+    """Keeps the engine's own prefix cache from crossing tenants or revisions."""
+    return sha256(f"{revision}\n{tenant}".encode()).hexdigest()
+
+
+def identity_headers(revision: RevisionDigest, boot: BootId) -> dict[str, str]:
+    return {REVISION_HEADER: revision, BOOT_HEADER: boot}
+
+
+def engine_headers(engine: Engine) -> dict[str, str]:
+    return identity_headers(engine.revision, engine.boot)
+
+
+def build_generate(spec: GenerateSpec, *, stream: bool) -> tuple[dict[str, str], dict[str, Any]]:
+    """Headers and body. The seed comes from the attempt's turn, so that a second attempt can repeat the first."""
+    turn = spec.kv.attempt.rpartition(".")[0]
+    sampling = {
+        "max_tokens": spec.sampling.max_output_tokens,
+        "temperature": spec.sampling.temperature,
+        "top_p": max(spec.sampling.top_p, LEAST_TOP_P),
+        "seed": int.from_bytes(sha256(turn.encode()).digest()[:4], "big"),
+        "skip_special_tokens": True,
+    }
+    if spec.logprobs is not None:
+        sampling["logprobs"] = spec.logprobs
+    body = {
+        "request_id": spec.kv.attempt,
+        "token_ids": list(spec.prompt),
+        "sampling_params": sampling,
+        "output_mode": "text",
+        "stream": stream,
+        "cache_salt": spec.cache_salt,
+        "kv_transfer_params": spec.kv.to_params(),
+    }
+    return identity_headers(spec.revision, spec.boot), body
+
+
+def parse_chunk(line: str) -> Chunk | Done | None:
+    """One line of the stream; None for lines that carry nothing.
+
+    Raises:
+        EngineFailed: the engine gave the request up, also in the middle of a 200.
+    """
+    if not line.startswith("data:"):
+        return None
+    data = line.removeprefix("data:").strip()
+    if data == "[DONE]":
+        return Done()
+    document = _object(data)
+    if "error" in document:
+        raise EngineFailed(f"The engine gave up mid-stream: {_engine_words(document)}.")
+    choices = document.get("choices")
+    return _chunk(choices[0]) if choices else None
+
+
+def parse_answer(status: int, body: bytes) -> Chunk:
+    """The whole answer of a request that was not streamed.
+
+    Raises:
+        EngineFailed, RevisionMismatch, InvalidInput: as `failure` has it.
+    """
+    document = _accepted(status, body)
+    try:
+        return _chunk(document["choices"][0])
+    except (KeyError, IndexError) as error:
+        raise EngineFailed("The engine's answer has no choices.") from error
+
+
+def build_render(items: Sequence[Item], carried: Carried | None) -> dict[str, Any]:
+    return {
+        "messages": [{"role": item.role.value, "content": item.text} for item in items],
+        "carried": {"messages": carried.messages, "last_token": carried.last_token} if carried else None,
+    }
+
+
+def parse_render(status: int, body: bytes) -> Rendered:
+    """Raises: EngineFailed, RevisionMismatch, InvalidInput: as `failure` has it."""
+    document = _accepted(status, body)
+    try:
+        return Rendered(
+            token_ids=tuple(document["token_ids"]),
+            mode=RenderMode(document["mode"]),
+            reason=document["reason"] or "",
+        )
+    except (KeyError, TypeError, ValueError) as error:
+        raise EngineFailed(f"The engine's render cannot be read: {error}.") from error
+
+
+def parse_max_model_len(status: int, body: bytes) -> int | None:
+    length = _accepted(status, body).get("max_model_len")
+    return length if isinstance(length, int) else None
+
+
+def parse_evidence(status: int, body: bytes) -> Evidence | None:
+    """None where the engine knows nothing of the attempt."""
+    if status == HTTPStatus.NOT_FOUND:
+        return None
+    try:
+        return Evidence.from_json(_accepted(status, body))
+    except (KeyError, TypeError, ValueError) as error:
+        raise EngineFailed(f"The engine's evidence cannot be read: {error}.") from error
+
+
+def failure(status: int, body: bytes) -> EverturnError:
+    """What an engine's refusal to answer means: its own failure, another revision, or a prompt it cannot take."""
+    try:
+        document = _object(body)
+    except EngineFailed:
+        document = {}
+    words = _engine_words(document)
+    if status == HTTPStatus.CONFLICT:
+        error = document.get("error")
+        named = error if isinstance(error, Mapping) else {}
+        return RevisionMismatch(
+            str(named.get("wanted")), str(named.get("measured")), tuple(named.get("differing_fields") or ())
+        )
+    if status in (HTTPStatus.BAD_REQUEST, HTTPStatus.UNPROCESSABLE_ENTITY):
+        return InvalidInput(f"The engine does not take this prompt: {words}.", "input", "invalid_prompt")
+    return EngineFailed(f"The engine answered {status}: {words}.")
+
+
+def _accepted(status: int, body: bytes) -> dict[str, Any]:
+    if status != HTTPStatus.OK:
+        raise failure(status, body)
+    return _object(body)
+
+
+def _object(data: str | bytes) -> dict[str, Any]:
+    try:
+        document = json.loads(data)
+    except ValueError as error:
+        raise EngineFailed("The engine did not answer in JSON.") from error
+    if not isinstance(document, dict):
+        raise EngineFailed("The engine did not answer with an object.")
+    return document
+
+
+def _chunk(choice: Mapping[str, Any]) -> Chunk:
+    reason = choice.get("finish_reason")
+    if reason in NOT_AN_ANSWER:
+        raise EngineFailed(f"The engine finished the attempt with '{reason}'.")
+    content = (choice.get("logprobs") or {}).get("content") or ()
+    return Chunk(
+        token_ids=tuple(choice.get("token_ids") or ()),
+        text=choice.get("text") or "",
+        finish_reason=reason,
+        logprobs=tuple(entry["logprob"] for entry in content),
+    )
+
+
+def _engine_words(document: Mapping[str, Any]) -> str:
+    error = document.get("error")
+    message = error.get("message") if isinstance(error, Mapping) else error
+    return str(message or document.get("detail") or "no reason given").rstrip(".")

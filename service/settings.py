@@ -1,0 +1,37 @@
+"""All settings of the service, read from `EVERTURN_*` by composition roots and passed on from there."""
+
+from datetime import timedelta
+
+from pydantic import Field, SecretStr
+from pydantic_settings import BaseSettings, SettingsConfigDict
+
+MIB = 1024 * 1024
+
+
+class Settings(BaseSettings):
+    model_config = SettingsConfigDict(env_prefix="EVERTURN_", frozen=True, extra="ignore")
+
+    database_url: SecretStr
+    broker_url: SecretStr = SecretStr("redis://127.0.0.1:6379/0")
+    host: str = "127.0.0.1"
+    port: int = Field(default=8000, ge=1, le=65535)
+    default_alias: str = "production"
+    default_max_output_tokens: int = Field(default=512, ge=1)
+    engine_hosts: tuple[str, ...] = ("127.0.0.1", "::1", "localhost")
+    """Hosts that an engine may be registered at: the service sends conversations there."""
+    engine_lease_s: float = Field(default=10, gt=0)
+    engine_silence_s: float = Field(default=120, gt=0)
+    """Longest time without a byte from an engine before an attempt is given up."""
+    turn_lease_s: float = Field(default=15, gt=0)
+    turn_wait_s: float = Field(default=120, ge=0)
+    """How long a turn queues for an engine of its revision."""
+    rebuild_timeout_s: float = Field(default=120, gt=0)
+    rebuild_min_tokens: int = Field(default=64, ge=1)
+    max_body_bytes: int = Field(default=4 * MIB, ge=1)
+    kv_lease_s: int = Field(default=int(timedelta(days=1).total_seconds()), ge=1)
+    publish_wait_s: float = Field(default=10, ge=0)
+    shutdown_s: float = Field(default=30, ge=0)
+    """How long a stopping service lets running turns finish."""
+    heartbeat_s: float = Field(default=5, gt=0)
+    """Longest silence on a stream before a comment shows that it is alive."""
+    pool_size: int = Field(default=10, ge=1)
