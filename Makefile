@@ -1,0 +1,37 @@
+.DEFAULT_GOAL := help
+PY := .venv/bin/python
+
+.PHONY: help demo up down status clean test check lock setup setup-dev
+
+help: ## Show this list
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
+
+demo: setup ## One conversation survives a real model upgrade, told step by step (real Postgres, Celery, vLLM)
+	@$(PY) -m demo
+
+up: setup ## Start the whole stack on this machine and leave it running (API on 127.0.0.1:8000)
+	@$(PY) -m stack up
+
+down: ## Stop what `make up` started; data stays in .everturn/
+	@test ! -x $(PY) || $(PY) -m stack down
+
+status: setup ## What of the stack runs, and where its logs are
+	@$(PY) -m stack status
+
+clean: down ## Stop the stack and delete its data, keys, KV and checkpoints (.everturn/)
+	@test ! -x $(PY) || $(PY) -m stack clean
+
+test: setup-dev ## Install what the tests need and run all of them, real vLLM included
+	@$(PY) -m pytest
+
+check: setup-dev ## Static checks: ruff, mypy, import-linter, deptry, squawk
+	@scripts/check.sh
+
+lock: setup-dev ## Resolve pyproject.toml anew into the requirements files
+	@$(PY) scripts/lock.py
+
+setup:
+	@scripts/setup.sh
+
+setup-dev:
+	@scripts/setup.sh dev

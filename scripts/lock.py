@@ -1,0 +1,42 @@
+"""Writes requirements.txt and requirements-dev.txt: what pip resolves from pyproject.toml, versions only."""
+
+import json
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+
+LEFT_OUT = {
+    "torchaudio": "only for speech models, and it would pull another torch",
+    "torchcodec": "only for video models, and it would pull another torch",
+    "torchvision": "only for image models, and it would pull another torch",
+    "triton": "GPU kernels; 1 GB that the CPU build never imports",
+}
+"""What vLLM names but a text model on a CPU never imports; the reason why setup installs with --no-deps."""
+
+
+def resolve(extras: str) -> dict[str, str]:
+    with tempfile.NamedTemporaryFile(suffix=".json") as report:
+        command = [sys.executable, "-m", "pip", "install", "--quiet", "--dry-run", "--ignore-installed"]
+        subprocess.run([*command, "--report", report.name, f"{ROOT}[{extras}]"], check=True)
+        installs = json.loads(Path(report.name).read_text())["install"]
+    found = {item["metadata"]["name"].lower(): item["metadata"]["version"].split("+")[0] for item in installs}
+    return {name: version for name, version in found.items() if name not in {*LEFT_OUT, "everturn"}}
+
+
+def write(path: Path, pins: dict[str, str]) -> None:
+    lines = ["# Made by `make lock` (scripts/lock.py). Installed with --no-deps: this is the whole set."]
+    path.write_text("\n".join([*lines, *(f"{name}=={pins[name]}" for name in sorted(pins))]) + "\n")
+
+
+def main() -> None:
+    run_time = resolve("engine-cpu,embedded")
+    everything = resolve("engine-cpu,embedded,dev")
+    write(ROOT / "requirements.txt", {name: everything[name] for name in run_time})
+    write(ROOT / "requirements-dev.txt", {n: v for n, v in everything.items() if n not in run_time})
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,50 @@
+#!/usr/bin/env bash
+# Makes .venv from the locked requirements: `setup.sh` for running, `setup.sh dev` for testing as well.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+files=(requirements.txt)
+[ "${1:-}" = dev ] && files+=(requirements-dev.txt)
+python=.venv/bin/python
+stamp=.venv/everturn-${1:-run}.stamp
+want=$(cat "${files[@]}" pyproject.toml "$0" | sha256sum)
+[ -x "$python" ] && [ "$(cat "$stamp" 2>/dev/null)" = "$want" ] && exit 0
+
+fail() { printf 'setup: %s\n' "$1" >&2; exit 1; }
+
+base=${PYTHON:-$(command -v python3.11 || command -v python3.12 || command -v python3 || true)}
+[ -n "$base" ] || fail 'no python3 on the PATH; install Python 3.11 (Debian: apt-get install python3 python3-venv)'
+"$base" -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] < (3, 13))' ||
+  fail "$base is $("$base" -V 2>&1); Python 3.11 or 3.12 is needed: name one with PYTHON=/path/to/python3.11"
+free_mb=$(df -Pm . | awk 'NR == 2 {print $4}')
+[ -x "$python" ] || [ "$free_mb" -ge 5000 ] || fail "only $free_mb MB free here; the environment needs 5000 MB"
+
+started=$SECONDS
+if [ ! -x "$python" ]; then
+  "$base" -m venv .venv || { rm -rf .venv; fail 'python3 -m venv failed (Debian: apt-get install python3-venv)'; }
+fi
+pip() { "$python" -m pip --disable-pip-version-check "$@"; }
+quietly() { pip install --quiet --no-deps "$@" 2>&1 | { grep -v '^WARNING: Location .* is ignored' || true; }; }
+
+# The default wheel for Linux on x86-64 is a CUDA build of several GB. Where pip as configured here knows
+# the CPU build, that one is taken; elsewhere it comes from the index that PyTorch keeps for it.
+torch=$(sed -n 's/^torch==//p' requirements.txt)
+if ! "$python" -c "import importlib.metadata as m, sys; sys.exit(m.version('torch').split('+')[0] != '$torch')" 2>/dev/null; then
+  echo "setup: torch $torch, CPU build"
+  if [ "$(uname -sm)" != 'Linux x86_64' ]; then
+    quietly "torch==$torch"
+  elif ! pip install --quiet --no-deps "torch==$torch+cpu" >/dev/null 2>&1; then
+    quietly --index-url https://download.pytorch.org/whl/cpu "torch==$torch+cpu"
+  fi
+fi
+
+args=()
+for file in "${files[@]}"; do args+=(-r "$file"); done
+echo "setup: $(cat "${files[@]}" | grep -c ==) locked packages (a few minutes the first time)"
+# Shows that it lives: pip itself is silent for minutes when its output is not a terminal.
+( while sleep 10; do echo "setup: still installing, $((SECONDS - started)) s"; done ) & ticker=$!
+trap 'kill $ticker 2>/dev/null || true' EXIT
+quietly "${args[@]}"
+quietly --no-build-isolation --editable .
+echo "$want" >"$stamp"
+echo "setup: done in $((SECONDS - started)) s"
