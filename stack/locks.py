@@ -11,6 +11,8 @@ from pathlib import Path
 from stack.errors import StackError
 
 POLL_S = 0.02
+# A killed process holds its locks a moment longer, while the kernel takes it apart.
+SUPERVISOR_PATIENCE_S = 1.0
 
 
 def lock_supervisor(home: Path) -> int:
@@ -21,7 +23,7 @@ def lock_supervisor(home: Path) -> int:
     """
     path = home / "supervisor.lock"
     descriptor = _open(path)
-    if not _try(descriptor):
+    if not _try(descriptor, patience_s=SUPERVISOR_PATIENCE_S):
         holder = os.pread(descriptor, 32, 0).decode(errors="replace").strip() or "unknown"
         os.close(descriptor)
         raise StackError(
@@ -32,22 +34,19 @@ def lock_supervisor(home: Path) -> int:
     return descriptor
 
 
-def lock_server(home: Path, *, wait_s: float) -> int:
+def lock_server(home: Path, *, patience_s: float) -> int:
     """Meant to be inherited: while any process of the old server lives, no new one gets it.
 
     Raises:
-        StackError: a server of an earlier, killed supervisor is still there after ``wait_s``.
+        StackError: a server of an earlier, killed supervisor is still there after ``patience_s``.
     """
     descriptor = _open(home / "server.lock")
-    deadline = time.monotonic() + wait_s
-    while not _try(descriptor):
-        if time.monotonic() > deadline:
-            os.close(descriptor)
-            raise StackError(
-                f"a server of an earlier run still uses {home} after {wait_s:.0f} s: "
-                f"end the processes that `fuser {home / 'server.lock'}` lists"
-            )
-        time.sleep(POLL_S)
+    if not _try(descriptor, patience_s=patience_s):
+        os.close(descriptor)
+        raise StackError(
+            f"a server of an earlier run still uses {home} after {patience_s:.0f} s: "
+            f"end the processes that `fuser {home / 'server.lock'}` lists"
+        )
     return descriptor
 
 
@@ -60,9 +59,14 @@ def _open(path: Path) -> int:
         ) from error
 
 
-def _try(descriptor: int) -> bool:
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True
+def _try(descriptor: int, *, patience_s: float) -> bool:
+    deadline = time.monotonic() + patience_s
+    while True:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if time.monotonic() > deadline:
+                return False
+            time.sleep(POLL_S)
+        else:
+            return True

@@ -14,11 +14,13 @@ def password_file(placement: Placement) -> Path:
 
 def make_password(placement: Placement) -> str:
     path = password_file(placement)
-    path.unlink(missing_ok=True)
-    path.touch(mode=0o600)
+    fresh = path.with_name(f"{path.name}.new")
+    fresh.unlink(missing_ok=True)
+    fresh.touch(mode=0o600)
     password = secrets.token_hex(24)
-    path.write_text(f"{password}\n")
-    give(path, placement.account)
+    fresh.write_text(f"{password}\n")
+    give(fresh, placement.account)
+    fresh.replace(path)
     return password
 
 

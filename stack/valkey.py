@@ -80,7 +80,7 @@ class EmbeddedValkey:
     def _start(self, wheel: Path, program: str) -> None:
         placement = place(self.directory, shelter=self._shelter)
         self._held.callback(os.close, lock_supervisor(placement.home))
-        server_lock = lock_server(placement.home, wait_s=OLD_SERVER_PATIENCE_S)
+        server_lock = lock_server(placement.home, patience_s=OLD_SERVER_PATIENCE_S)
         try:
             server = runnable(wheel, program, None, placement) / program
             _make_data(placement)

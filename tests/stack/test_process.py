@@ -1,0 +1,213 @@
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from signal import Signals
+
+import pytest
+
+from stack.errors import StackError
+from stack.process import LARGEST_LOG_BYTES, Child, Program, last_meaningful_line
+from tests.stack.supervisors import REPOSITORY, processes_within, wait_until_none_within
+
+Start = Callable[..., Child]
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[Start]:
+    children: list[Child] = []
+
+    def start_python(
+        code: str, *, stop: Sequence[tuple[Signals, float]] = ((Signals.SIGTERM, 5.0),), stdin: bytes = b""
+    ) -> Child:
+        child = Child.start(
+            Program(
+                name="sleeper",
+                argv=[sys.executable, "-u", "-c", code],
+                env={"KNOWN": "yes"},
+                cwd=tmp_path,
+                log=tmp_path / "sleeper.log",
+                stop=stop,
+                stdin=stdin,
+            )
+        )
+        children.append(child)
+        return child
+
+    yield start_python
+    for child in children:
+        child.stop()
+
+
+def says(child: Child, text: str) -> Callable[[], bool]:
+    return lambda: text in child.log_tail()
+
+
+def test_ready_is_waited_for_and_output_goes_to_the_log(start: Start) -> None:
+    child = start("import time; print('up'); time.sleep(60)")
+    child.wait_ready(says(child, "up"), timeout_s=10)
+    assert child.exit_status() is None
+
+
+def test_the_environment_is_exactly_what_was_given(start: Start) -> None:
+    child = start("import os; print('HOME' in os.environ, os.environ['KNOWN'])")
+    child.wait_end(timeout_s=10)
+    assert child.log_tail() == "False yes\n"
+
+
+def test_standard_input_is_what_was_given_and_then_ends(start: Start) -> None:
+    child = start("import sys; print(len(sys.stdin.read()))", stdin=b"x" * 1000)
+    child.wait_end(timeout_s=10)
+    assert child.log_tail() == "1000\n"
+
+
+def test_a_child_that_dies_while_starting_is_reported_at_once_with_its_last_words(start: Start) -> None:
+    child = start("import sys; print('loading'); sys.exit('Error: no model at /nowhere')")
+    began = time.monotonic()
+    with pytest.raises(
+        StackError,
+        match=r"^sleeper ended while starting \(exit 1\): Error: no model at /nowhere \(log: .*sleeper.log\)$",
+    ):
+        child.wait_ready(lambda: False, timeout_s=60)
+    assert time.monotonic() - began < 10
+
+
+def test_a_child_that_a_signal_ended_is_reported_with_the_signals_name(start: Start) -> None:
+    child = start("import os; os.kill(os.getpid(), 9)")
+    with pytest.raises(StackError, match=r"\(killed by SIGKILL\): it wrote nothing"):
+        child.wait_ready(lambda: False, timeout_s=60)
+
+
+def test_a_child_that_is_never_ready_is_reported_after_the_limit(start: Start) -> None:
+    child = start("import time; time.sleep(60)")
+    with pytest.raises(StackError, match=r"sleeper was not ready after 0 s"):
+        child.wait_ready(lambda: False, timeout_s=0.2)
+
+
+def test_only_this_runs_output_is_quoted(start: Start) -> None:
+    start("print('Error: of yesterday')").wait_end(timeout_s=10)
+    child = start("print('fine today')")
+    child.wait_end(timeout_s=10)
+    assert child.log_tail() == "fine today\n"
+
+
+def test_a_program_that_does_not_exist_is_reported_by_name(tmp_path: Path) -> None:
+    child = Child.start(
+        Program(name="engine", argv=["/no/such/program"], env={}, cwd=tmp_path, log=tmp_path / "engine.log")
+    )
+    try:
+        with pytest.raises(StackError, match="cannot run /no/such/program: No such file or directory"):
+            child.wait_ready(lambda: False, timeout_s=10)
+    finally:
+        child.stop()
+
+
+def test_stop_lets_a_child_end_in_its_own_way(start: Start) -> None:
+    child = start(
+        "import signal, sys, time\nsignal.signal(15, lambda *_: sys.exit(7))\nprint('up')\ntime.sleep(60)"
+    )
+    child.wait_ready(says(child, "up"), timeout_s=10)
+    assert child.stop() == 7
+
+
+def test_stop_kills_a_child_that_ignores_it(start: Start) -> None:
+    child = start(
+        "import signal, time\nsignal.signal(15, signal.SIG_IGN)\nprint('up')\ntime.sleep(60)",
+        stop=((Signals.SIGTERM, 0.2),),
+    )
+    child.wait_ready(says(child, "up"), timeout_s=10)
+    assert child.stop() == -signal.SIGKILL
+
+
+@pytest.mark.parametrize("leader_ends", ["time.sleep(60)", "sys.exit(1)"])
+def test_stop_leaves_no_grandchild(start: Start, tmp_path: Path, leader_ends: str) -> None:
+    child = start(
+        "import subprocess, sys, time\n"
+        "subprocess.Popen([sys.executable, '-c', 'import signal, time; signal.signal(15, signal.SIG_IGN); time.sleep(60)'])\n"
+        f"print('up')\n{leader_ends}"
+    )
+    child.wait_ready(says(child, "up"), timeout_s=10)
+    assert processes_within(tmp_path)
+    child.stop()
+    wait_until_none_within(tmp_path, limit_s=2)
+
+
+def test_stop_may_be_called_twice(start: Start) -> None:
+    child = start("pass")
+    assert child.stop() == child.stop()
+    assert child.exit_status() is not None
+
+
+def test_a_terminals_interrupt_does_not_reach_the_child(start: Start) -> None:
+    child = start("import time; print('up'); time.sleep(60)")
+    child.wait_ready(says(child, "up"), timeout_s=10)
+    assert os.getsid(child.pid) == child.pid != os.getsid(0)
+
+
+def test_a_thread_may_not_start_children_that_would_die_with_it(start: Start) -> None:
+    errors: list[RuntimeError] = []
+
+    def attempt() -> None:
+        try:
+            start("pass")
+        except RuntimeError as error:
+            errors.append(error)
+
+    thread = threading.Thread(target=attempt)
+    thread.start()
+    thread.join()
+    assert "main thread" in str(errors[0])
+
+
+def test_a_child_does_not_outlive_a_killed_parent(tmp_path: Path) -> None:
+    parent_code = f"""
+import sys, time
+from pathlib import Path
+from stack.process import Child, Program
+folder = Path({str(tmp_path)!r})
+child = Child.start(Program(name="sleeper", argv=[sys.executable, "-u", "-c", "import time; print('up'); time.sleep(60)"],
+                            env={{}}, cwd=folder, log=folder / "sleeper.log"))
+child.wait_ready(lambda: "up" in child.log_tail(), timeout_s=10)
+print(child.pid, flush=True)
+time.sleep(60)
+"""
+    environment = {"PYTHONPATH": str(REPOSITORY)}
+    with subprocess.Popen(
+        [sys.executable, "-c", parent_code], env=environment, stdout=subprocess.PIPE
+    ) as parent:
+        assert parent.stdout is not None
+        pid = int(parent.stdout.readline())
+        assert processes_within(tmp_path) == [pid]
+        parent.kill()
+    wait_until_none_within(tmp_path, limit_s=2)
+
+
+def test_a_large_log_is_set_aside_and_private(start: Start, tmp_path: Path) -> None:
+    log = tmp_path / "sleeper.log"
+    with log.open("wb") as file:
+        file.truncate(LARGEST_LOG_BYTES + 1)
+    start("print('new')").wait_end(timeout_s=10)
+    assert log.read_text() == "new\n"
+    assert log.stat().st_mode & 0o077 == 0
+    assert (tmp_path / "sleeper.log.1").stat().st_size == LARGEST_LOG_BYTES + 1
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("", ""),
+        ("one\n\n two \n\n", "two"),
+        ("FATAL:  no space\nLOG:  database system is shut down\n", "FATAL:  no space"),
+        (
+            "ValueError: bad shard\nRuntimeError: Engine core failed. See root cause above.\n",
+            "ValueError: bad shard",
+        ),
+        ("Traceback (most recent call last):\n  File 'x'\nKeyError: 'rope'\nbye\n", "KeyError: 'rope'"),
+    ],
+)
+def test_the_line_worth_quoting(text: str, expected: str) -> None:
+    assert last_meaningful_line(text) == expected
