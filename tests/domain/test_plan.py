@@ -1,0 +1,192 @@
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from service.domain.artifact import ArtifactId, BootId
+from service.domain.events import OnUpgrade, PlanKind, PolicyLevel
+from service.domain.plan import (
+    Engine,
+    EngineRole,
+    EngineState,
+    History,
+    StoredArtifact,
+    TurnPlan,
+    pick_prefill,
+    plan_turn,
+    resolve_policy,
+)
+from service.domain.revision import RevisionDigest
+from tests.domain.descriptors import V12, V13, with_kv
+
+REVISIONS = (V12.digest, V13.digest, with_kv(adapter="sha256:ee").digest)
+OLD, NEW = REVISIONS[:2]
+
+
+def engine(revision: RevisionDigest, boot: str = "", **changes: Any) -> Engine:
+    values: dict[str, Any] = {
+        "address": "http://127.0.0.1:1",
+        "role": EngineRole.BOTH,
+        "state": EngineState.READY,
+    }
+    return Engine(boot=BootId(boot or f"boot_{revision[4:8]}"), revision=revision, **(values | changes))
+
+
+def stored(revision: RevisionDigest, tokens: int = 100, name: str = "") -> StoredArtifact:
+    artifact = ArtifactId(name or f"kv_{revision[4:20]}")
+    return StoredArtifact(artifact=artifact, revision=revision, producer=BootId("boot_0"), tokens=tokens)
+
+
+def plan(
+    revision: RevisionDigest | None = OLD,
+    target: RevisionDigest = NEW,
+    policy: OnUpgrade = OnUpgrade.REPLAY,
+    fleet: tuple[Engine, ...] = (engine(OLD), engine(NEW)),
+    artifacts: tuple[StoredArtifact, ...] = (stored(OLD),),
+    tokens: int = 400,
+    same_text: bool = True,
+) -> TurnPlan:
+    return plan_turn(
+        history=History(revision=revision, tokens=tokens, same_text=same_text),
+        target=target,
+        policy=policy,
+        fleet=fleet,
+        artifacts=artifacts,
+        rebuild_min_tokens=64,
+    )
+
+
+def test_a_first_turn_starts_cold_on_the_target() -> None:
+    result = plan(revision=None, artifacts=(), tokens=0)
+    assert (result.kind, result.revision, result.offer) == (PlanKind.COLD, NEW, None)
+
+
+def test_the_same_revision_reuses_its_longest_artifact() -> None:
+    best = stored(NEW, 300, "kv_best")
+    result = plan(revision=NEW, artifacts=(stored(NEW, 10), best, stored(OLD, 900)))
+    assert (result.kind, result.offer) == (PlanKind.REUSE, best.artifact)
+
+
+def test_without_stored_kv_the_decode_engine_prefills() -> None:
+    result = plan(revision=NEW, artifacts=())
+    assert result.kind is PlanKind.COLD
+    assert result.reason == "same revision; no stored KV"
+
+
+def test_an_upgrade_replays_through_a_rebuild_and_offers_the_old_handle_to_its_consumer() -> None:
+    result = plan()
+    assert (result.kind, result.revision, result.offer) == (PlanKind.REBUILD, NEW, stored(OLD).artifact)
+    assert "replay 400 tokens" in result.reason
+
+
+def test_kv_of_the_target_revision_spares_the_rebuild() -> None:
+    result = plan(artifacts=(stored(OLD), stored(NEW)))
+    assert (result.kind, result.offer) == (PlanKind.REUSE, stored(NEW).artifact)
+
+
+def test_a_short_history_is_not_worth_a_queue_hop() -> None:
+    assert plan(tokens=63).kind is PlanKind.COLD
+    assert plan(tokens=64).kind is PlanKind.REBUILD
+
+
+@pytest.mark.parametrize("policy", [OnUpgrade.STAY, OnUpgrade.STAY_STRICT])
+def test_staying_decodes_on_the_old_revision_while_it_serves(policy: OnUpgrade) -> None:
+    result = plan(policy=policy)
+    assert (result.kind, result.revision, result.offer) == (PlanKind.STAY, OLD, stored(OLD).artifact)
+
+
+def test_stay_replays_once_the_old_revision_is_gone() -> None:
+    assert plan(policy=OnUpgrade.STAY, fleet=(engine(NEW),)).kind is PlanKind.REBUILD
+
+
+def test_stay_strict_refuses_once_the_old_revision_is_gone() -> None:
+    result = plan(policy=OnUpgrade.STAY_STRICT, fleet=(engine(NEW),))
+    assert (result.kind, result.revision) == (PlanKind.REFUSE, OLD)
+
+
+@pytest.mark.parametrize(
+    "other",
+    [engine(OLD), engine(NEW, state=EngineState.DRAINING), engine(NEW, role=EngineRole.PREFILL)],
+)
+def test_no_engine_to_decode_on_means_waiting(other: Engine) -> None:
+    result = plan(fleet=(other,))
+    assert (result.kind, result.engine) == (PlanKind.WAIT, None)
+    assert NEW in result.reason
+
+
+def test_another_text_identity_means_a_full_render() -> None:
+    result = plan(same_text=False)
+    assert (result.kind, result.carry_tokens, result.offer) == (PlanKind.COLD, False, None)
+
+
+def test_the_least_loaded_engine_is_picked() -> None:
+    fleet = (engine(NEW, "boot_busy", load=3), engine(NEW, "boot_idle", load=1))
+    chosen = plan(fleet=fleet).engine
+    assert chosen is not None
+    assert chosen.boot == "boot_idle"
+
+
+def test_a_prefill_engine_of_another_revision_is_never_picked() -> None:
+    assert pick_prefill((engine(OLD),), NEW) is None
+    assert pick_prefill((engine(NEW, role=EngineRole.DECODE),), NEW) is None
+    assert pick_prefill((engine(NEW, role=EngineRole.PREFILL),), NEW) is not None
+
+
+@pytest.mark.parametrize(
+    ("choices", "decided"),
+    [
+        ((None, None, None, None), (OnUpgrade.REPLAY, PolicyLevel.DEFAULT)),
+        ((None, None, None, OnUpgrade.STAY), (OnUpgrade.STAY, PolicyLevel.TENANT)),
+        ((None, None, OnUpgrade.REPLAY, OnUpgrade.STAY), (OnUpgrade.REPLAY, PolicyLevel.ALIAS)),
+        ((None, OnUpgrade.STAY, OnUpgrade.REPLAY, None), (OnUpgrade.STAY, PolicyLevel.CONVERSATION)),
+        ((OnUpgrade.STAY_STRICT, OnUpgrade.STAY, None, None), (OnUpgrade.STAY_STRICT, PolicyLevel.TURN)),
+    ],
+)
+def test_the_most_specific_policy_decides(
+    choices: tuple[OnUpgrade | None, ...], decided: tuple[OnUpgrade, PolicyLevel]
+) -> None:
+    turn, conversation, alias, tenant = choices
+    assert resolve_policy(turn=turn, conversation=conversation, alias=alias, tenant=tenant) == decided
+
+
+ENGINES = st.builds(
+    engine,
+    st.sampled_from(REVISIONS),
+    st.sampled_from(["boot_a", "boot_b", "boot_c"]),
+    state=st.sampled_from(EngineState),
+    role=st.sampled_from(EngineRole),
+    load=st.integers(0, 3),
+)
+
+
+@given(
+    revision=st.none() | st.sampled_from(REVISIONS),
+    target=st.sampled_from(REVISIONS),
+    policy=st.sampled_from(OnUpgrade),
+    fleet=st.lists(ENGINES, max_size=4).map(tuple),
+    artifacts=st.lists(st.builds(stored, st.sampled_from(REVISIONS), st.integers(1, 500)), max_size=4).map(
+        tuple
+    ),
+    tokens=st.integers(0, 500),
+    same_text=st.booleans(),
+)
+def test_no_plan_pairs_a_decoding_engine_with_kv_of_another_revision(
+    revision: RevisionDigest | None,
+    target: RevisionDigest,
+    policy: OnUpgrade,
+    fleet: tuple[Engine, ...],
+    artifacts: tuple[StoredArtifact, ...],
+    tokens: int,
+    same_text: bool,
+) -> None:
+    result = plan(revision, target, policy, fleet, artifacts, tokens, same_text)
+    if result.engine is not None:
+        assert result.engine.revision == result.revision
+        assert result.engine.state is EngineState.READY
+        assert result.engine.role is not EngineRole.PREFILL
+    if result.kind in (PlanKind.REUSE, PlanKind.STAY) and result.offer is not None:
+        assert result.revision in {a.revision for a in artifacts if a.artifact == result.offer}
+    assert (result.engine is None) == (result.kind in (PlanKind.WAIT, PlanKind.REFUSE))
+    assert result.revision in (revision, target)
+    assert result.revision == target or policy is not OnUpgrade.REPLAY
