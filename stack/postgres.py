@@ -5,6 +5,7 @@ folder to everybody and trusts every local user.
 """
 
 import os
+import shutil
 from contextlib import ExitStack
 from pathlib import Path
 from signal import Signals
@@ -143,6 +144,7 @@ class EmbeddedPostgres:
             programs = runnable(wheel.parent, "pginstall/bin/postgres", libraries, placement) / "pginstall"
             self._password = cluster.prepare(placement, programs, log=self.log, durable=self._durable)
             self._socket = socket_folder(placement, f".s.PGSQL.{PORT}.lock")
+            self._held.callback(shutil.rmtree, self._socket, ignore_errors=True)
             settings = SETTINGS | (DURABLE if self._durable else THROW_AWAY)
             settings["unix_socket_directories"] = str(self._socket)
             self._child = Child.start(

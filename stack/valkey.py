@@ -2,6 +2,7 @@
 
 import os
 import platform
+import shutil
 import socket
 from contextlib import ExitStack
 from pathlib import Path
@@ -87,6 +88,7 @@ class EmbeddedValkey:
             known = password_file(placement).exists()
             self._password = read_password(placement) if known else make_password(placement)
             self._socket = socket_folder(placement, SOCKET_NAME) / SOCKET_NAME
+            self._held.callback(shutil.rmtree, self._socket.parent, ignore_errors=True)
             self._child = Child.start(
                 Program(
                     name=NAME,

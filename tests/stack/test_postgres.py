@@ -210,6 +210,9 @@ def test_a_directory_too_deep_for_a_socket_still_works(cluster_directory: Path, 
     cluster_directory.rename(deep)
     with EmbeddedPostgres(deep, durable=False) as server:
         assert setting(server, "data_directory") == str(deep / "data")
+        sockets = Path(setting(server, "unix_socket_directories"))
+        assert (sockets / ".s.PGSQL.5432").is_socket()
+    assert not sockets.exists()
 
 
 def test_an_interrupted_first_start_is_begun_anew(folder: Path) -> None:

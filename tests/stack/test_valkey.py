@@ -7,7 +7,9 @@ from pathlib import Path
 import pytest
 from celery import Celery
 from redis import Redis
+from redis.backoff import NoBackoff
 from redis.exceptions import AuthenticationError
+from redis.retry import Retry
 
 from stack.errors import StackError
 from stack.valkey import EmbeddedValkey
@@ -28,7 +30,7 @@ def ring(url: str, queue: str) -> None:
 def client(server: EmbeddedValkey, *, number: int = 0, password: str | None = None) -> Redis:
     known, _, address = server.url().removeprefix("redis+socket://:").partition("@")
     path = address.partition("?")[0]
-    return Redis(unix_socket_path=path, password=password or known, db=number)
+    return Redis(unix_socket_path=path, password=password or known, db=number, retry=Retry(NoBackoff(), 0))
 
 
 def waiting(server: EmbeddedValkey, queue: str, *, number: int = 0) -> int:
