@@ -1,0 +1,273 @@
+"""Conversations made, turns accepted on them, and both read back; each function is one transaction."""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from itertools import takewhile
+
+from sqlalchemy import Connection
+
+from service.domain import decide
+from service.domain.conversation import Conversation, evolve, fold
+from service.domain.errors import Internal, InvalidInput, NotFound
+from service.domain.events import (
+    ConversationCreated,
+    ConversationEvent,
+    ConversationId,
+    ItemId,
+    MessageAccepted,
+    OnUpgrade,
+    Role,
+    Sampling,
+    TenantId,
+    TurnCompleted,
+    TurnId,
+    TurnStarted,
+)
+from service.domain.plan import resolve_policy
+from service.domain.turn import Turn
+from service.store import event_store, fleet, turns
+from service.store.timeline import Recorded, read_recorded
+
+NewId = Callable[[str], str]
+"""A fresh id under the given prefix."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NewMessage:
+    role: Role
+    text: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TurnRequest:
+    """What a client asks for, its shape already checked.
+
+    With neither `conversation` nor `previous`, a conversation is made, on `alias` or else `default_alias`.
+    """
+
+    tenant: TenantId
+    tenant_policy: OnUpgrade | None
+    conversation: ConversationId | None
+    previous: TurnId | None
+    alias: str | None
+    default_alias: str
+    messages: tuple[NewMessage, ...]
+    instructions: str | None
+    on_upgrade: OnUpgrade | None
+    sampling: Sampling
+    metadata: Mapping[str, str]
+    idempotency_key: str | None
+    request_hash: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Accepted:
+    conversation: ConversationId
+    turn: TurnId
+    fresh: bool
+    """False where the idempotency key had already started this turn."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoredConversation:
+    state: Conversation
+    metadata: Mapping[str, str]
+    created_at: datetime
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoredTurn:
+    state: Conversation
+    turn: Turn
+    previous: TurnCompleted | None
+    """The last answer before this turn."""
+    created_at: datetime
+    completed_at: datetime | None
+
+
+def create_conversation(
+    conn: Connection,
+    *,
+    tenant: TenantId,
+    alias: str,
+    on_upgrade: OnUpgrade | None,
+    metadata: Mapping[str, str],
+    messages: Iterable[NewMessage],
+    now: datetime,
+    new_id: NewId,
+) -> ConversationId:
+    """Raises: InvalidInput: no such alias."""
+    known_alias(conn, alias, "alias")
+    conversation = ConversationId(new_id("conv_"))
+    created = ConversationCreated(alias=alias, on_upgrade=on_upgrade, metadata=dict(metadata))
+    event_store.append(
+        conn,
+        tenant=tenant,
+        stream=conversation,
+        expected_version=0,
+        events=[created, *(new_message(m, new_id) for m in messages)],
+        now=now,
+    )
+    return conversation
+
+
+def accept_turn(
+    conn: Connection, request: TurnRequest, *, owner: str, lease_s: float, now: datetime, new_id: NewId
+) -> Accepted:
+    """Raises:
+    InvalidInput: the alias, the previous response, the instructions or the idempotency key.
+    NotFound: the conversation or the previous response.
+    ConversationLocked: another turn is open on it.
+    VersionConflict: another writer was quicker; ask again.
+    """
+    if request.idempotency_key is not None:
+        known = turns.find_idempotent(conn, request.tenant, request.idempotency_key)
+        if known is not None:
+            return _same_request(known, request)
+    before = _target(conn, request, new_id)
+    state, events = before, list[ConversationEvent]()
+    if not before.exists:
+        created = ConversationCreated(alias=request.alias or request.default_alias)
+        state, events = evolve(before, created), [created]
+    started, messages = _started(conn, request, state, new_id)
+    event_store.append(
+        conn,
+        tenant=request.tenant,
+        stream=state.id,
+        expected_version=before.version,
+        events=[*events, *decide.accept_turn(state, messages, started)],
+        now=now,
+    )
+    turns.open_turn(
+        conn,
+        tenant=request.tenant,
+        turn=started.turn,
+        conversation=state.id,
+        idempotency_key=request.idempotency_key,
+        request_hash=request.request_hash,
+        owner=owner,
+        lease_s=lease_s,
+    )
+    return Accepted(conversation=state.id, turn=started.turn, fresh=True)
+
+
+def find_conversation(conn: Connection, tenant: TenantId, conversation: ConversationId) -> StoredConversation:
+    """Raises: NotFound: also for another tenant's."""
+    recorded = read_recorded(conn, tenant=tenant, stream=conversation)
+    if not recorded:
+        raise NotFound("conversation", conversation)
+    created = recorded[0].event
+    if not isinstance(created, ConversationCreated):
+        raise Internal(f"Conversation {conversation} begins with '{created.name}'.")
+    return StoredConversation(
+        state=_fold(tenant, conversation, recorded),
+        metadata=created.metadata,
+        created_at=recorded[0].occurred_at,
+    )
+
+
+def find_response(conn: Connection, tenant: TenantId, turn: TurnId) -> StoredTurn:
+    """Raises: NotFound: also for another tenant's."""
+    conversation = turns.find_turn(conn, tenant, turn)
+    if conversation is None:
+        raise NotFound("response", turn)
+    recorded = read_recorded(conn, tenant=tenant, stream=conversation)
+    state = _fold(tenant, conversation, recorded)
+    times = {r.event.name: r.occurred_at for r in recorded if getattr(r.event, "turn", None) == turn}
+    return StoredTurn(
+        state=state,
+        turn=decide.find_turn(state, turn),
+        previous=_answer_before(state, turn),
+        created_at=times[TurnStarted.name],
+        completed_at=times.get(TurnCompleted.name),
+    )
+
+
+def new_message(message: NewMessage, new_id: NewId) -> MessageAccepted:
+    return MessageAccepted(item=ItemId(new_id("msg_")), role=message.role, text=message.text)
+
+
+def known_alias(conn: Connection, name: str, param: str) -> fleet.Alias:
+    """Raises: InvalidInput: no such alias; lists those that there are."""
+    alias = fleet.find_alias(conn, name)
+    if alias is None:
+        known = ", ".join(f"'{a.name}'" for a in fleet.list_aliases(conn)) or "none yet"
+        raise InvalidInput(
+            f"The model '{name}' does not exist. Known aliases: {known}.", param, "model_not_found"
+        )
+    return alias
+
+
+def _same_request(known: turns.IdempotentTurn, request: TurnRequest) -> Accepted:
+    if known.request_hash != request.request_hash:
+        raise InvalidInput(
+            f"The Idempotency-Key '{request.idempotency_key}' belongs to another request, response {known.turn}. "
+            "Use a new key for a new request.",
+            "Idempotency-Key",
+            "idempotency_key_reused",
+        )
+    return Accepted(conversation=known.conversation, turn=known.turn, fresh=False)
+
+
+def _target(conn: Connection, request: TurnRequest, new_id: NewId) -> Conversation:
+    conversation = request.conversation
+    if request.previous is not None:
+        conversation = turns.find_turn(conn, request.tenant, request.previous)
+        if conversation is None:
+            raise NotFound("response", request.previous, "previous_response_id")
+    if conversation is None:
+        return Conversation(tenant=request.tenant, id=ConversationId(new_id("conv_")))
+    state = event_store.load_conversation(conn, request.tenant, conversation, for_update=True)
+    if not state.exists:
+        raise NotFound("conversation", conversation, "conversation")
+    if request.previous is not None and (state.last is None or state.last.turn != request.previous):
+        head = state.last.turn if state.last else "none"
+        raise InvalidInput(
+            f"Response {request.previous} is not the last completed one of its conversation; that is {head}. "
+            "A conversation has one line of history: continue from its last response.",
+            "previous_response_id",
+        )
+    return state
+
+
+def _started(
+    conn: Connection, request: TurnRequest, state: Conversation, new_id: NewId
+) -> tuple[TurnStarted, tuple[MessageAccepted, ...]]:
+    alias = known_alias(conn, request.alias or state.alias, "model")
+    if request.instructions is not None and state.items:
+        raise InvalidInput(
+            "'instructions' can only be given with the first items of a conversation: later ones would change "
+            "what its earlier turns were answered under. Send a system message in 'input' instead.",
+            "instructions",
+            "unsupported_parameter",
+        )
+    given = () if request.instructions is None else (NewMessage(role=Role.SYSTEM, text=request.instructions),)
+    messages = tuple(new_message(m, new_id) for m in (*given, *request.messages))
+    policy, level = resolve_policy(
+        turn=request.on_upgrade,
+        conversation=state.on_upgrade,
+        alias=alias.on_upgrade,
+        tenant=request.tenant_policy,
+    )
+    started = TurnStarted(
+        turn=TurnId(new_id("resp_")),
+        items=tuple(m.item for m in messages),
+        alias=alias.name,
+        on_upgrade=policy,
+        policy_level=level,
+        sampling=request.sampling,
+        metadata=dict(request.metadata),
+        instructions=messages[0].item if given else None,
+    )
+    return started, messages
+
+
+def _answer_before(state: Conversation, turn: TurnId) -> TurnCompleted | None:
+    earlier = takewhile(lambda t: t.id != turn, state.turns.values())
+    return next((t.completed for t in reversed([*earlier]) if t.completed is not None), None)
+
+
+def _fold(tenant: TenantId, conversation: ConversationId, recorded: Sequence[Recorded]) -> Conversation:
+    history = [r.event for r in recorded if isinstance(r.event, ConversationEvent)]
+    return fold(tenant, conversation, history)

@@ -1,0 +1,184 @@
+"""Revisions, aliases, engines and keys: what moves the fleet, one function for each transaction."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import datetime
+from re import fullmatch
+from urllib.parse import urlsplit
+
+from sqlalchemy import Connection
+
+from service.domain.artifact import BootId
+from service.domain.errors import InvalidInput, NotFound, RevisionMismatch
+from service.domain.events import FLEET, AliasMoved, EngineRegistered, OnUpgrade, TenantId
+from service.domain.plan import EngineRole, EngineState
+from service.domain.revision import Descriptor, RevisionDigest, differing_fields
+from service.store import event_store, fleet, keys
+
+ALIAS_FORM = r"[A-Za-z0-9][A-Za-z0-9._:-]{0,63}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MovedAlias:
+    name: str
+    revision: RevisionDigest
+    previous: RevisionDigest | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NewEngine:
+    boot: BootId
+    address: str
+    role: EngineRole
+    descriptor: Descriptor
+    """As the engine measured itself."""
+    expected: RevisionDigest | None
+    """What its operator takes it to be; None takes it for what it is."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Secrets:
+    tenant: str
+    operator: str
+
+
+def register_revision(conn: Connection, descriptor: Descriptor, *, label: str | None) -> RevisionDigest:
+    return fleet.register_revision(conn, descriptor, label=label)
+
+
+def move_alias(
+    conn: Connection,
+    *,
+    alias: str,
+    revision: RevisionDigest,
+    on_upgrade: OnUpgrade | None,
+    by: str,
+    now: datetime,
+) -> MovedAlias:
+    """Moving it to where it stands records nothing.
+
+    Raises:
+        InvalidInput: not a name for an alias.
+        NotFound: no such revision is registered.
+        VersionConflict: someone else moved it meanwhile.
+    """
+    if not fullmatch(ALIAS_FORM, alias):
+        raise InvalidInput(
+            "An alias is 1 to 64 letters, digits, '.', '_', ':' or '-', and begins with a letter or digit.",
+            "name",
+        )
+    if fleet.find_descriptor(conn, revision) is None:
+        raise NotFound("revision", revision, "revision")
+    stream = f"alias/{alias}"
+    version = len(event_store.read(conn, tenant=FLEET, stream=stream))
+    known = fleet.find_alias(conn, alias)
+    previous = known.revision if known else None
+    if previous != revision:
+        moved = AliasMoved(alias=alias, revision=revision, previous=previous, by=by)
+        event_store.append(
+            conn, tenant=FLEET, stream=stream, expected_version=version, events=[moved], now=now
+        )
+    fleet.set_alias(conn, alias, revision, on_upgrade)
+    return MovedAlias(name=alias, revision=revision, previous=previous)
+
+
+def register_engine(
+    conn: Connection, engine: NewEngine, *, allowed_hosts: frozenset[str], lease_s: float, now: datetime
+) -> RevisionDigest:
+    """Returns the revision that the engine's own measurement amounts to; again for a known boot renews it.
+
+    Raises:
+        InvalidInput: an address where no engine may be.
+        RevisionMismatch: it is not what was expected of it, or its boot id belongs to another revision.
+    """
+    check_address(engine.address, allowed_hosts)
+    revision = engine.descriptor.digest
+    if engine.expected not in (None, revision):
+        raise _mismatch(conn, engine, str(engine.expected))
+    fleet.register_revision(conn, engine.descriptor, label=None)
+    stream = f"engine/{engine.boot}"
+    history = event_store.read(conn, tenant=FLEET, stream=stream)
+    registered = [e for e in history if isinstance(e, EngineRegistered)]
+    if registered and registered[-1].revision != revision:
+        raise _mismatch(conn, engine, registered[-1].revision)
+    event = EngineRegistered(
+        boot=engine.boot, revision=revision, address=engine.address, role=engine.role.value
+    )
+    if event not in registered:
+        event_store.append(
+            conn, tenant=FLEET, stream=stream, expected_version=len(history), events=[event], now=now
+        )
+    fleet.register_engine(
+        conn, boot=engine.boot, revision=revision, address=engine.address, role=engine.role, lease_s=lease_s
+    )
+    return revision
+
+
+def renew_engine(conn: Connection, boot: BootId, *, lease_s: float) -> None:
+    """Raises: NotFound: the engine must register again."""
+    if not fleet.heartbeat(conn, boot=boot, lease_s=lease_s):
+        raise NotFound("engine", boot)
+
+
+def drain_engine(conn: Connection, boot: BootId) -> None:
+    """It gets no new attempts; those it has go on. Raises: NotFound."""
+    if not fleet.set_engine_state(conn, boot=boot, state=EngineState.DRAINING):
+        raise NotFound("engine", boot)
+
+
+def retire_engine(conn: Connection, boot: BootId) -> None:
+    """Raises: NotFound."""
+    if not fleet.set_engine_state(conn, boot=boot, state=EngineState.GONE):
+        raise NotFound("engine", boot)
+
+
+def check_address(address: str, allowed_hosts: frozenset[str]) -> None:
+    """An engine is sent whole conversations, so it may only be where the operator said engines are."""
+    try:
+        parts = urlsplit(address)
+        host, port = parts.hostname, parts.port
+    except ValueError:
+        host, port = None, None
+    plain = host and port and parts.scheme in {"http", "https"} and not parts.username
+    if not plain or parts.path.strip("/") or parts.query or parts.fragment:
+        raise InvalidInput("'address' must be http(s)://host:port.", "address")
+    if host not in allowed_hosts:
+        allowed = ", ".join(sorted(allowed_hosts))
+        raise InvalidInput(
+            f"'address' is at {host}; engines may be at: {allowed}. EVERTURN_ENGINE_HOSTS sets the list.",
+            "address",
+        )
+
+
+def bootstrap(
+    conn: Connection,
+    *,
+    tenant: TenantId,
+    kept: Secrets | None,
+    new_secret: Callable[[], str],
+    now: datetime,
+) -> Secrets:
+    """A tenant, its key and an operator's key. Those of an earlier call are kept while they are still good."""
+    if kept is not None and _good(conn, tenant, kept):
+        return kept
+    keys.create_tenant(conn, tenant)
+    secrets = Secrets(tenant=new_secret(), operator=new_secret())
+    keys.create_key(conn, tenant=tenant, scope=keys.Scope.TENANT, secret=secrets.tenant, now=now)
+    keys.create_key(conn, tenant=None, scope=keys.Scope.OPERATOR, secret=secrets.operator, now=now)
+    return secrets
+
+
+def _good(conn: Connection, tenant: TenantId, kept: Secrets) -> bool:
+    ours, operator = keys.authenticate(conn, kept.tenant), keys.authenticate(conn, kept.operator)
+    return (
+        ours is not None
+        and ours.tenant == tenant
+        and operator is not None
+        and operator.scope is keys.Scope.OPERATOR
+    )
+
+
+def _mismatch(conn: Connection, engine: NewEngine, wanted: str) -> RevisionMismatch:
+    theirs = fleet.find_descriptor(conn, RevisionDigest(wanted))
+    differing = differing_fields(engine.descriptor, theirs) if theirs is not None else ()
+    return RevisionMismatch(wanted, engine.descriptor.digest, differing)

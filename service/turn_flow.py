@@ -1,0 +1,293 @@
+"""The life of a turn, one function for each transaction; the caller begins and commits."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+from sqlalchemy import Connection
+
+from service.domain import decide
+from service.domain.artifact import BootId
+from service.domain.conversation import Conversation, evolve
+from service.domain.errors import FenceLost, Internal, RebuildFailed, RevisionMismatch
+from service.domain.events import (
+    AttemptFailed,
+    ConversationId,
+    KvRebuilt,
+    KvRefused,
+    PlanKind,
+    TenantId,
+    TurnCompleted,
+    TurnFailed,
+    TurnId,
+    TurnPinned,
+)
+from service.domain.evidence import Evidence, Published
+from service.domain.plan import Engine, History, TurnPlan, pick_prefill, plan_turn
+from service.domain.revision import RevisionDigest, same_text
+from service.domain.turn import TurnEvent, TurnState
+from service.store import artifacts, event_store, fleet, rebuilds, turns
+
+NewId = Callable[[str], str]
+"""A fresh id under the given prefix."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pinned:
+    state: Conversation
+    pinned: TurnPinned
+    engine: Engine
+    rebuild: str | None
+    """To be rung for and waited for before decoding."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NotPinned:
+    """Nothing was recorded. `final` where waiting cannot help."""
+
+    reason: str
+    final: bool
+
+
+def plan_attempt(
+    conn: Connection,
+    *,
+    tenant: TenantId,
+    conversation: ConversationId,
+    turn: TurnId,
+    avoid: frozenset[BootId],
+    rebuild_min_tokens: int,
+    now: datetime,
+    new_id: NewId,
+) -> Pinned | NotPinned:
+    """Plans and pins the next attempt, and queues the rebuild it needs; never on an engine of `avoid`.
+
+    Raises:
+        FenceLost: the turn has ended, or has an attempt already.
+    """
+    state = event_store.load_conversation(conn, tenant, conversation, for_update=True)
+    current = decide.find_turn(state, turn)
+    if current.state is not TurnState.STARTED:
+        raise FenceLost(f"Turn {turn} is {current.state}: it needs no new attempt.")
+    alias = fleet.find_alias(conn, current.started.alias)
+    if alias is None:
+        raise Internal(
+            f"Turn {turn} is for alias '{current.started.alias}', which was there when it was accepted."
+        )
+    plan = plan_turn(
+        history=_history(conn, state, alias.revision),
+        target=alias.revision,
+        policy=current.started.on_upgrade,
+        fleet=[e for e in fleet.live_engines(conn) if e.boot not in avoid],
+        artifacts=decide.offerable(state, current, artifacts.of_conversation(conn, tenant, conversation)),
+        rebuild_min_tokens=rebuild_min_tokens,
+    )
+    if plan.engine is None:
+        return NotPinned(reason=plan.reason, final=plan.kind is PlanKind.REFUSE)
+    pinned = _pin(plan, plan.engine, turn, current.attempt + 1)
+    state = _continue(conn, state, [pinned], now)
+    rebuild = _enqueue_rebuild(conn, state, pinned, new_id) if plan.kind is PlanKind.REBUILD else None
+    return Pinned(state=state, pinned=pinned, engine=plan.engine, rebuild=rebuild)
+
+
+def complete_turn(
+    conn: Connection,
+    *,
+    tenant: TenantId,
+    conversation: ConversationId,
+    refusal: KvRefused | None,
+    completed: TurnCompleted,
+    now: datetime,
+) -> None:
+    """Raises: FenceLost: another attempt took over, or the turn has ended: nothing of this one is accepted."""
+    state = event_store.load_conversation(conn, tenant, conversation, for_update=True)
+    _continue(conn, state, [*_given(refusal), completed], now)
+    turns.close_turn(conn, tenant=tenant, turn=completed.turn)
+    rebuilds.supersede(conn, turn=completed.turn)
+
+
+def fail_attempt(
+    conn: Connection,
+    *,
+    tenant: TenantId,
+    conversation: ConversationId,
+    refusal: KvRefused | None,
+    failed: AttemptFailed,
+    now: datetime,
+) -> None:
+    """Raises: FenceLost."""
+    state = event_store.load_conversation(conn, tenant, conversation, for_update=True)
+    _continue(conn, state, [*_given(refusal), failed], now)
+    rebuilds.supersede(conn, turn=failed.turn)
+
+
+def fail_turn(
+    conn: Connection,
+    *,
+    tenant: TenantId,
+    conversation: ConversationId,
+    turn: TurnId,
+    code: str,
+    message: str,
+    now: datetime,
+) -> None:
+    """Ends a turn whatever it is doing; one that has ended already is left as it is."""
+    state = event_store.load_conversation(conn, tenant, conversation, for_update=True)
+    current = decide.find_turn(state, turn)
+    events: list[TurnEvent] = []
+    if current.state is TurnState.PINNED:
+        events.append(AttemptFailed(turn=turn, attempt=current.attempt, reason=message))
+    if current.state in (TurnState.PINNED, TurnState.STARTED):
+        events.append(TurnFailed(turn=turn, code=code, message=message))
+        _continue(conn, state, events, now)
+    turns.close_turn(conn, tenant=tenant, turn=turn)
+    rebuilds.supersede(conn, turn=turn)
+
+
+def fail_orphan(
+    conn: Connection, tenant: TenantId, conversation: ConversationId, turn: TurnId, now: datetime
+) -> None:
+    """For a turn whose owner has let its lease run out, in the transaction that found it so."""
+    fail_turn(
+        conn,
+        tenant=tenant,
+        conversation=conversation,
+        turn=turn,
+        code="orphaned",
+        message="The process that ran this turn stopped before it had an answer. Nothing of it was accepted; send it again.",
+        now=now,
+    )
+
+
+def record_published(
+    conn: Connection,
+    *,
+    tenant: TenantId,
+    conversation: ConversationId,
+    published: Published,
+    now: datetime,
+) -> None:
+    artifacts.record(conn, tenant=tenant, conversation=conversation, published=published, now=now)
+
+
+def rebuild_prompt(conn: Connection, claim: rebuilds.Claim) -> tuple[int, ...]:
+    """The accepted window: exactly the ids that the next prompt begins with."""
+    return event_store.load_conversation(conn, claim.tenant, claim.conversation).window
+
+
+def pick_rebuild_engine(conn: Connection, revision: RevisionDigest) -> Engine | None:
+    return pick_prefill(fleet.live_engines(conn), revision)
+
+
+def record_rebuild(
+    conn: Connection, *, claim: rebuilds.Claim, evidence: Evidence, engine: Engine, now: datetime
+) -> None:
+    """What the engine published becomes the turn's KV, and what it refused on the way is recorded with it.
+
+    Raises:
+        FenceLost: another worker took over, or the turn does not wait for this any more.
+        RebuildFailed: the engine published nothing.
+        RevisionMismatch: the engine measured itself as another revision than was asked for.
+    """
+    published = evidence.published
+    if published is None:
+        raise RebuildFailed(
+            f"Engine {engine.boot} published nothing: {evidence.publish_failure or 'no reason given'}."
+        )
+    if {evidence.revision, published.revision} != {claim.revision}:
+        raise RevisionMismatch(claim.revision, str(evidence.revision))
+    state = event_store.load_conversation(conn, claim.tenant, claim.conversation, for_update=True)
+    rebuilt = KvRebuilt(
+        turn=claim.turn,
+        attempt=claim.attempt,
+        rebuild=claim.rebuild,
+        artifact=published.artifact,
+        revision=published.revision,
+        producer=published.producer,
+        tokens=published.tokens,
+    )
+    _continue(conn, state, [*_given(refused_by(evidence, claim.turn, claim.attempt)), rebuilt], now)
+    artifacts.record(conn, tenant=claim.tenant, conversation=claim.conversation, published=published, now=now)
+    rebuilds.finish(
+        conn,
+        rebuild=claim.rebuild,
+        fence=claim.fence,
+        artifact=published.artifact,
+        engine_boot=evidence.boot,
+        tokens=published.tokens,
+        refusal=evidence.refusal,
+    )
+
+
+def fail_rebuild(conn: Connection, *, claim: rebuilds.Claim, reason: str) -> None:
+    """The turn then decodes without it. Raises: FenceLost."""
+    rebuilds.fail(conn, rebuild=claim.rebuild, fence=claim.fence, reason=reason)
+
+
+def refused_by(evidence: Evidence, turn: TurnId, attempt: int) -> KvRefused | None:
+    if evidence.refusal is None:
+        return None
+    return KvRefused(
+        turn=turn,
+        attempt=attempt,
+        engine=evidence.boot,
+        engine_revision=evidence.revision,
+        refusal=evidence.refusal,
+    )
+
+
+def _history(conn: Connection, state: Conversation, target: RevisionDigest) -> History:
+    revision = state.last.engine_revision if state.last else None
+    if revision is None or revision == target:
+        return History(revision=revision, tokens=len(state.window), same_text=True)
+    theirs, ours = fleet.find_descriptor(conn, revision), fleet.find_descriptor(conn, target)
+    known = theirs is not None and ours is not None and same_text(ours, theirs)
+    return History(revision=revision, tokens=len(state.window), same_text=known)
+
+
+def _pin(plan: TurnPlan, engine: Engine, turn: TurnId, attempt: int) -> TurnPinned:
+    return TurnPinned(
+        turn=turn,
+        attempt=attempt,
+        plan=plan.kind,
+        reason=plan.reason,
+        revision=plan.revision,
+        engine=engine.boot,
+        offer=plan.offer,
+        carry_tokens=plan.carry_tokens,
+    )
+
+
+def _enqueue_rebuild(conn: Connection, state: Conversation, pinned: TurnPinned, new_id: NewId) -> str:
+    rebuild = new_id("rb_")
+    rebuilds.enqueue(
+        conn,
+        rebuild=rebuild,
+        tenant=state.tenant,
+        conversation=state.id,
+        turn=pinned.turn,
+        attempt=pinned.attempt,
+        revision=pinned.revision,
+        offer=pinned.offer,
+        tokens_total=len(state.window),
+        queue=rebuilds.Queue.INTERACTIVE,
+    )
+    return rebuild
+
+
+def _given(refusal: KvRefused | None) -> tuple[KvRefused, ...]:
+    return () if refusal is None else (refusal,)
+
+
+def _continue(
+    conn: Connection, state: Conversation, events: Sequence[TurnEvent], now: datetime
+) -> Conversation:
+    """Each event must be legal after those before it."""
+    before = state.version
+    for event in events:
+        decide.continue_turn(state, event)
+        state = evolve(state, event)
+    event_store.append(
+        conn, tenant=state.tenant, stream=state.id, expected_version=before, events=events, now=now
+    )
+    return state
