@@ -10,7 +10,8 @@ demo: setup ## One conversation survives a real model upgrade, told step by step
 	@$(PY) -m demo
 
 up: setup ## Start the whole stack on this machine and leave it running (API on 127.0.0.1:8000)
-	@$(PY) -m stack up
+	@test -n "$$EVERTURN_MODEL" || $(PY) -m demo.checkpoints --root .everturn/checkpoints
+	@$(PY) -m stack up --model "$${EVERTURN_MODEL:-.everturn/checkpoints/v12}"
 
 down: ## Stop what `make up` started; data stays in .everturn/
 	@test ! -x $(PY) || $(PY) -m stack down

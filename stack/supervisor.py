@@ -1,0 +1,85 @@
+"""The process that `everturn up` leaves in the background: holds the deployment until it is told to stop or a part dies."""
+
+import argparse
+import json
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+from types import FrameType
+
+from service.domain.errors import EverturnError
+from stack.deployment import Deployment, EngineSpec
+from stack.errors import StackError
+from stack.locks import lock_supervisor
+from stack.ports import find_free_port
+from stack.progress import Progress
+
+ALIAS = "production"
+WATCH_S = 0.5
+
+
+class Told(Exception):
+    """SIGTERM or SIGINT came."""
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--data", type=Path, required=True)
+    parser.add_argument("--port", type=int, required=True)
+    parser.add_argument("--model", type=Path, required=True)
+    given = parser.parse_args()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, _tell)
+    try:
+        _run(given.data, given.port, given.model)
+    except Told:
+        print("stopped", flush=True)
+        return 0
+    except (StackError, EverturnError) as error:
+        print(f"everturn: {error}", flush=True)
+        return 1
+    return 0
+
+
+def _run(data: Path, port: int, model: Path) -> None:
+    home = data / "run"
+    home.mkdir(parents=True, exist_ok=True)
+    lock_supervisor(home)
+    ready = home / "ready.json"
+    ready.unlink(missing_ok=True)
+    progress = Progress(stream=sys.stdout)
+    with Deployment(data, port=port, progress=progress, environment=os.environ) as deployment:
+        first = EngineSpec(name="first", model=model, port=find_free_port(), cores=_all_cores())
+        deployment.start_engine(first)
+        _point_alias(deployment)
+        ready.write_text(json.dumps({"url": deployment.url}))
+        print("ready", flush=True)
+        try:
+            while (dead := deployment.first_dead()) is None:
+                time.sleep(WATCH_S)
+        finally:
+            ready.unlink()
+        raise StackError(f"{dead}; everything was stopped, `make up` starts it again")
+
+
+def _point_alias(deployment: Deployment) -> None:
+    """Only a first start points it; afterwards it moves by an operator's choice alone."""
+    aliases = deployment.admin("GET", "/aliases")["data"]
+    if not aliases:
+        engines = deployment.admin("GET", "/engines")["data"]
+        revision = engines[0]["revision"] if isinstance(engines, list) else None
+        deployment.admin("PUT", f"/aliases/{ALIAS}", {"revision": revision, "by": "first start"})
+
+
+def _all_cores() -> str:
+    return f"0-{(os.cpu_count() or 1) - 1}"
+
+
+def _tell(_number: int, _frame: FrameType | None) -> None:
+    raise Told
+
+
+if __name__ == "__main__":
+    sys.exit(main())
