@@ -39,6 +39,7 @@ class RefusalReason(StrEnum):
     BLOCK_UNREADABLE = "block_unreadable"
     CHECKSUM_MISMATCH = "checksum_mismatch"
     STORE_UNREACHABLE = "store_unreachable"
+    INTERNAL_ERROR = "internal_error"
 
 
 NOT_THE_ARTIFACTS_FAULT = frozenset(

@@ -1,0 +1,198 @@
+"""vLLM's KV connector: maps its hooks to the scheduler side and the worker side, and lets none of them raise."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from service.domain.artifact import BootId, Tensor
+from service.domain.errors import EverturnError
+from service.domain.revision import Descriptor
+from vllm.distributed.kv_transfer.kv_connector.v1.base import (
+    KVConnectorBase_V1,
+    KVConnectorHandshakeMetadata,
+    KVConnectorMetadata,
+    KVConnectorRole,
+    KVConnectorTransferResults,
+    SupportsHMA,
+)
+from vllm.logger import init_logger
+from vllm.v1.kv_cache_interface import FullAttentionSpec
+from vllm.v1.metrics.cache_hit_source import CacheHitSource
+from workers.kv_connector.hooks import never_raises
+from workers.kv_connector.identity import block_tensors, measure
+from workers.kv_connector.loading import Loader
+from workers.kv_connector.messages import Jobs, Measurement, Outcomes
+from workers.kv_connector.paged import PagedBlocks
+from workers.kv_connector.reports import Reports
+from workers.kv_connector.saving import Saver
+from workers.kv_connector.scheduler import SchedulerSide
+from workers.kv_connector.store import BlockStore
+from workers.kv_connector.worker import Settled, WorkerSide
+
+logger = init_logger("vllm.everturn")
+
+
+class EverturnConnector(KVConnectorBase_V1, SupportsHMA):
+    """Extra config: `store` and `run_dir` (folders), `boot_id`, and `hash_cache` (folder, default `run_dir`)."""
+
+    _cache_hit_source = CacheHitSource.DISK
+
+    def __init__(self, vllm_config: Any, role: KVConnectorRole, kv_cache_config: Any) -> None:
+        super().__init__(vllm_config=vllm_config, role=role, kv_cache_config=kv_cache_config)
+        extra = self._kv_transfer_config.get_from_extra_config
+        self._run_dir = Path(extra("run_dir", ""))
+        self._hash_cache = Path(extra("hash_cache", "") or self._run_dir)
+        self._boot = BootId(extra("boot_id", ""))
+        self._store = BlockStore(Path(extra("store", "")))
+        self._measurement: Measurement | None = None
+        self._worker: WorkerSide | None = None
+        self._settled = Settled()
+        if role == KVConnectorRole.SCHEDULER:
+            self._reports = Reports(self._run_dir)
+            self._reports.forget_identity()
+            self._store.sweep()
+            self._scheduler = SchedulerSide(
+                store=self._store,
+                reports=self._reports,
+                boot=self._boot,
+                unsupported=_unsupported(vllm_config, kv_cache_config),
+            )
+
+    # Identity: each rank measures, the scheduler side compares and publishes
+
+    @never_raises(lambda self, error, kv_caches: self._unmeasured(error))
+    def register_kv_caches(self, kv_caches: dict[str, torch.Tensor]) -> None:
+        own, stops = measure(self._vllm_config, self._kv_cache_config, kv_caches, self._hash_cache)
+        tensors = block_tensors(kv_caches)
+        self._measurement = Measurement(
+            descriptor=json.dumps(own.to_json(), sort_keys=True),
+            tensors=json.dumps([asdict(tensor) for tensor in tensors]),
+            error=None,
+            stop_token_ids=stops,
+        )
+        paged = PagedBlocks(own, tensors, kv_caches)
+        self._worker = WorkerSide(paged, Loader(self._store, paged), Saver(self._store, paged, self._boot))
+
+    def _unmeasured(self, error: Exception) -> None:
+        text = str(error) if isinstance(error, EverturnError) else f"{type(error).__name__}: {error}"
+        self._measurement = Measurement(descriptor=None, tensors="[]", error=text, stop_token_ids=())
+
+    def get_handshake_metadata(self) -> KVConnectorHandshakeMetadata | None:
+        return self._measurement
+
+    @never_raises(lambda self, error, metadata: None)
+    def set_xfer_handshake_metadata_pp_aware(
+        self, metadata: Mapping[tuple[int, int], KVConnectorHandshakeMetadata]
+    ) -> None:
+        ranks = [metadata[rank] for rank in sorted(metadata)]
+        first = ranks[0]
+        if not isinstance(first, Measurement) or first.descriptor is None or any(r != first for r in ranks):
+            errors = {r.error or "a rank measured otherwise" for r in ranks if isinstance(r, Measurement)}
+            reason = "; ".join(sorted(errors)) or "no rank has measured itself"
+            logger.error("Everturn refuses all stored KV, and saves none: %s", reason)
+            self._reports.write_identity({"boot": self._boot, "revision": None, "error": reason})
+            return
+        own = Descriptor.from_json(json.loads(first.descriptor))
+        tensors = tuple(Tensor(**t | {"shape": tuple(t["shape"])}) for t in json.loads(first.tensors))
+        self._store.put_descriptor(own)
+        self._scheduler.identify(own, tensors)
+        self._reports.write_identity(
+            {
+                "boot": self._boot,
+                "revision": own.digest,
+                "descriptor": own.to_json(),
+                "stop_token_ids": list(first.stop_token_ids),
+                "max_model_len": self._vllm_config.model_config.max_model_len,
+            }
+        )
+        logger.info("Everturn serves %s", own.digest)
+
+    # Scheduler side
+
+    @property
+    def requires_kv_delivery(self) -> bool:
+        return False  # a save that is lost is only a later miss
+
+    def _broke(self, error: Exception, request: Any, *, waiting_for_load: bool = False) -> None:
+        self._scheduler.broke(request, error, waiting_for_load=waiting_for_load)
+
+    @never_raises(lambda self, error, request, num_computed_tokens: self._broke(error, request) or (0, False))
+    def get_num_new_matched_tokens(self, request: Any, num_computed_tokens: int) -> tuple[int, bool]:
+        tokens = self._scheduler.matched(request, num_computed_tokens)
+        return tokens, tokens > 0
+
+    @never_raises(
+        lambda self, error, request, blocks, num_external_tokens: self._broke(
+            error, request, waiting_for_load=num_external_tokens > 0
+        )
+    )
+    def update_state_after_alloc(self, request: Any, blocks: Any, num_external_tokens: int) -> None:
+        if num_external_tokens > 0:
+            self._scheduler.allocated(request, blocks.get_block_ids()[0], num_external_tokens)
+
+    @never_raises(lambda self, error, scheduler_output: Jobs())
+    def build_connector_meta(self, scheduler_output: Any) -> KVConnectorMetadata:
+        return self._scheduler.jobs()
+
+    @never_raises(lambda self, error, connector_output: None)
+    def update_connector_output(self, connector_output: Any) -> None:
+        outcomes = connector_output.kv_connector_worker_meta
+        if isinstance(outcomes, Outcomes):
+            self._scheduler.learned(outcomes)
+
+    @never_raises(lambda self, error, request, block_ids: self._broke(error, request) or (False, None))
+    def request_finished_all_groups(
+        self, request: Any, block_ids: tuple[list[int], ...]
+    ) -> tuple[bool, dict[str, Any] | None]:
+        return self._scheduler.finished(request, block_ids[0] if len(block_ids) == 1 else []), None
+
+    # Worker side
+
+    @never_raises(lambda self, error, forward_context, **kwargs: None)
+    def start_load_kv(self, forward_context: Any, **kwargs: Any) -> None:
+        jobs = self._get_connector_metadata()
+        if isinstance(jobs, Jobs) and self._worker is not None:
+            self._worker.start(jobs)
+
+    def wait_for_layer_load(self, layer_name: str) -> None:
+        return
+
+    def save_kv_layer(self, layer_name: str, kv_layer: Any, attn_metadata: Any, **kwargs: Any) -> None:
+        return
+
+    def wait_for_save(self) -> None:
+        return
+
+    @never_raises(lambda self, error, finished_req_ids: KVConnectorTransferResults())
+    def get_transfer_results(self, finished_req_ids: set[str]) -> KVConnectorTransferResults:
+        self._settled = self._worker.settled() if self._worker is not None else Settled()
+        return KVConnectorTransferResults(
+            finished_sending=set(self._settled.saved),
+            finished_recving=set(self._settled.loaded),
+            failed_recving=self._settled.refused,
+        )
+
+    def build_connector_worker_meta(self) -> Outcomes | None:
+        return self._settled.outcomes
+
+    def shutdown(self) -> None:
+        if self._worker is not None:
+            self._worker.shutdown()
+
+
+def _unsupported(vllm_config: Any, kv_cache_config: Any) -> str | None:
+    parallel, groups = vllm_config.parallel_config, kv_cache_config.kv_cache_groups
+    if parallel.world_size > 1 or parallel.decode_context_parallel_size > 1:
+        return "KV of more than one rank is not carried"
+    if len(groups) != 1:
+        return f"{len(groups)} KV cache groups are not carried; --disable-hybrid-kv-cache-manager may make them one"
+    spec = groups[0].kv_cache_spec
+    if type(spec) is not FullAttentionSpec:
+        return f"KV of kind {type(spec).__name__} is not carried"
+    if spec.block_size != vllm_config.cache_config.block_size:
+        return "the KV blocks are not of the configured size"
+    return None

@@ -1,0 +1,246 @@
+"""Measures this engine's revision from what vLLM resolved and really allocated, never from a label."""
+
+import platform
+from pathlib import Path
+from typing import Any
+
+import torch
+import vllm
+from vllm import envs
+
+from service.domain import canonical
+from service.domain.artifact import SERIALIZER_ABI, Tensor
+from service.domain.canonical import Scalar
+from service.domain.errors import InvalidInput
+from service.domain.revision import Descriptor, KvIdentity
+from workers.kv_connector.flat import flatten
+from workers.kv_connector.text_identity import measure_text
+from workers.kv_connector.weights import weights_digest
+
+CONFIG_NOISE = frozenset(
+    {"transformers_version", "dtype", "torch_dtype", "use_cache", "id2label", "label2id", "quantization_config"}
+    | {"output_attentions", "output_hidden_states", "return_dict", "problem_type"}
+)
+POSITION_KEYS = ("rope_", "partial_rotary_factor", "sliding_window", "use_sliding_window", "max_window_layers")
+LENGTH_FREE_ROPE = frozenset({"default", "linear", "llama3", "yarn", "mrope"})
+"""Rope kinds whose angles do not depend on the served length."""
+
+LOADED_FROM_SHARDS = frozenset({"auto", "hf", "safetensors"})
+
+NUMERIC_TOGGLES = (
+    "VLLM_BATCH_INVARIANT",
+    "VLLM_BLOCKSCALE_",
+    "VLLM_CPU_ATTN_SPLIT_KV",
+    "VLLM_CPU_INT4_W4A8",
+    "VLLM_DISABLED_KERNELS",
+    "VLLM_ENABLE_FLA",
+    "VLLM_ENABLE_HPC_OPS",
+    "VLLM_ENABLE_INDUCTOR",
+    "VLLM_FLASHINFER_MOE_A2A",
+    "VLLM_FLOAT32_MATMUL_PRECISION",
+    "VLLM_GDN_",
+    "VLLM_HUMMING_",
+    "VLLM_MARLIN_",
+    "VLLM_MLA_",
+    "VLLM_MOE_",
+    "VLLM_MXFP",
+    "VLLM_ROCM_",
+    "VLLM_TRITON_FORCE_FIRST_CONFIG",
+    "VLLM_TRITON_USE_TD",
+    "VLLM_TUNED_CONFIG_FOLDER",
+    "VLLM_USE_DEEP_GEMM",
+    "VLLM_USE_FLASHINFER_MOE",
+    "VLLM_USE_FUSED_MOE",
+    "VLLM_USE_HW_AGNOSTIC",
+    "VLLM_USE_OINK_OPS",
+    "VLLM_USE_STANDALONE_COMPILE",
+    "VLLM_USE_TRITON_AWQ",
+    "VLLM_XPU_",
+    "VLLM_ZENTORCH_",
+)
+"""Beginnings of names of vLLM's settings that choose kernels or arithmetic."""
+
+
+def measure(
+    vllm_config: Any, kv_cache_config: Any, kv_caches: dict[str, torch.Tensor], hash_cache: Path
+) -> tuple[Descriptor, tuple[int, ...]]:
+    """This engine's descriptor, and the token ids that end a turn.
+
+    Raises:
+        InvalidInput: naming what cannot be measured; the engine then has no revision, and refuses all KV.
+    """
+    model, cache = vllm_config.model_config, vllm_config.cache_config
+    _refuse_unmeasurable(vllm_config, kv_cache_config)
+    text, stops = measure_text(model)
+    kv = KvIdentity(
+        weights=weights_digest(Path(model.model), hash_cache),
+        quantization=_quantization(model),
+        architecture=_architecture(model),
+        position=_position(model),
+        adapter="none",
+        compute_dtype=_name(model.dtype),
+        kv_dtype=_kv_dtype(cache, kv_caches),
+        kv_scales="checkpoint" if _quantized(cache) else "none",
+        attention_backend=_attention_backend(vllm_config, kv_caches),
+        attention_isa=_attention_isa(next(iter(kv_caches.values())).device),
+        engine="vllm",
+        engine_version=f"{vllm.__version__} torch {torch.__version__}",
+        model_runner=f"{vllm_config.parallel_config.worker_cls} {'v2' if vllm_config.use_v2_model_runner else 'v1'}",
+        block_size=kv_cache_config.kv_cache_groups[0].kv_cache_spec.block_size,
+        kv_layout=_kv_layout(kv_cache_config, kv_caches),
+        shards=_shards(vllm_config.parallel_config),
+        draft_model=_draft_model(vllm_config.speculative_config, hash_cache),
+        environment=_environment(vllm_config),
+        compile_mode=_compile_mode(vllm_config),
+        serializer_abi=SERIALIZER_ABI,
+    )
+    return Descriptor.from_json(Descriptor(kv=kv, text=text).to_json()), stops
+
+
+def block_tensors(kv_caches: dict[str, torch.Tensor]) -> tuple[Tensor, ...]:
+    """What one block of this engine consists of, layer by layer."""
+    return tuple(
+        Tensor(name=name, dtype=_name(cache.dtype), shape=tuple(cache.shape[1:]))
+        for name, cache in kv_caches.items()
+    )
+
+
+def _refuse_unmeasurable(vllm_config: Any, kv_cache_config: Any) -> None:
+    if vllm_config.lora_config is not None:
+        raise InvalidInput(
+            "Adapters have no measured identity yet: serve merged weights, or start without --enable-lora.",
+            "adapter",
+        )
+    load_format = str(vllm_config.load_config.load_format)
+    if load_format not in LOADED_FROM_SHARDS:
+        raise InvalidInput(
+            f"--load-format {load_format} loads other bytes than the shards measured; use safetensors.",
+            "weights",
+        )
+    if getattr(vllm_config.cache_config, "calculate_kv_scales", False):
+        raise InvalidInput("KV scales computed at run time identify nothing; take the checkpoint's.", "kv_scales")
+    if not kv_cache_config.kv_cache_groups:
+        raise InvalidInput("This model has no KV cache.", "kv_layout")
+
+
+def _quantization(model: Any) -> str:
+    config = getattr(model.hf_config, "quantization_config", None)
+    if config is None and model.quantization is None:
+        return "none"
+    plain = config if isinstance(config, dict | None) else config.to_dict()
+    return f"{model.quantization} {canonical.digest(flatten(plain or {}))}"
+
+
+def _architecture(model: Any) -> dict[str, Scalar]:
+    config = {
+        key: value
+        for key, value in model.hf_text_config.to_dict().items()
+        if key not in CONFIG_NOISE and not key.startswith(("_", *POSITION_KEYS))
+    }
+    return flatten(config) | {"implementation": f"{model.architecture} {model.model_impl}".replace(" auto", " vllm")}
+
+
+def _position(model: Any) -> dict[str, Scalar]:
+    config = model.hf_text_config.to_dict()
+    position = flatten({key: value for key, value in config.items() if key.startswith(POSITION_KEYS)})
+    kinds = {str(value) for key, value in position.items() if key.endswith("rope_type")}
+    if not kinds <= LENGTH_FREE_ROPE:
+        position["max_model_len"] = model.max_model_len
+    return position | {"window_disabled": bool(model.disable_sliding_window)}
+
+
+def _kv_dtype(cache: Any, kv_caches: dict[str, torch.Tensor]) -> str:
+    if _quantized(cache):
+        return str(cache.cache_dtype)
+    return "+".join(sorted({_name(tensor.dtype) for tensor in kv_caches.values()}))
+
+
+def _quantized(cache: Any) -> bool:
+    return str(cache.cache_dtype) not in {"auto", "float16", "bfloat16", "float32", "half", "float"}
+
+
+def _attention_backend(vllm_config: Any, kv_caches: dict[str, torch.Tensor]) -> str:
+    layers = vllm_config.compilation_config.static_forward_context
+    backends = {layers[name].get_attn_backend() for name in kv_caches}
+    return "+".join(sorted(f"{backend.__module__}.{backend.__qualname__}" for backend in backends))
+
+
+def _attention_isa(device: torch.device) -> str:
+    if device.type == "cpu":
+        amx = " amx" if torch.cpu._is_amx_tile_supported() else ""  # noqa: SLF001 what vLLM's own choice asks
+        return f"{platform.machine()} {torch.backends.cpu.get_cpu_capability()}{amx}"
+    if device.type == "cuda":
+        major, minor = torch.cuda.get_device_capability(device)
+        runtime = torch.version.cuda or torch.version.hip
+        return f"{torch.cuda.get_device_name(device)} {major}.{minor} runtime {runtime}"
+    return f"{device.type} {torch.__version__}"
+
+
+def _kv_layout(kv_cache_config: Any, kv_caches: dict[str, torch.Tensor]) -> dict[str, Scalar]:
+    layout: dict[str, Scalar] = {"order": str(kv_cache_config.kv_cache_layout), "layers": len(kv_caches)}
+    for name, cache in kv_caches.items():
+        # The order of the strides, not the strides: how many blocks fit in memory is not identity.
+        order = sorted(range(cache.dim()), key=lambda axis: -cache.stride(axis))  # noqa: B023 used at once
+        kind = f"{_name(cache.dtype)} {tuple(cache.shape[1:])} order {tuple(order)}"
+        layout.setdefault(f"kind.{kind}", name)
+    specs = {str(type(group.kv_cache_spec).__name__) for group in kv_cache_config.kv_cache_groups}
+    return layout | {"spec": "+".join(sorted(specs)), "groups": len(kv_cache_config.kv_cache_groups)}
+
+
+def _shards(parallel: Any) -> dict[str, Scalar]:
+    return {
+        "tensor": parallel.tensor_parallel_size,
+        "pipeline": parallel.pipeline_parallel_size,
+        "decode_context": parallel.decode_context_parallel_size,
+        "prefill_context": parallel.prefill_context_parallel_size,
+    }
+
+
+def _draft_model(speculative: Any, hash_cache: Path) -> str:
+    if speculative is None:
+        return "none"
+    model = speculative.model
+    weights = weights_digest(Path(model), hash_cache) if model and Path(model).is_dir() else "weightless"
+    return f"{speculative.method} {speculative.num_speculative_tokens} {weights}"
+
+
+def _environment(vllm_config: Any) -> dict[str, Scalar]:
+    toggles = {
+        name: getattr(envs, name)
+        for name in sorted(envs.environment_variables)
+        if name.startswith(NUMERIC_TOGGLES) and _concerns_platform(name)
+    }
+    return flatten(toggles) | {
+        "attention_config": canonical.digest(_plain(vllm_config.attention_config)),
+        "disable_cascade_attn": bool(vllm_config.model_config.disable_cascade_attn),
+        "torch.float32_matmul_precision": torch.get_float32_matmul_precision(),
+        "torch.deterministic": torch.are_deterministic_algorithms_enabled(),
+        "torch.mkldnn": torch.backends.mkldnn.enabled,  # type: ignore[attr-defined]
+        "torch.cuda_tf32": torch.backends.cuda.matmul.allow_tf32,
+    }
+
+
+def _concerns_platform(name: str) -> bool:
+    return not (name.startswith("VLLM_ROCM_") and torch.version.hip is None) and not (
+        name.startswith("VLLM_XPU_") and not torch.xpu.is_available()
+    )
+
+
+def _plain(config: Any) -> dict[str, str]:
+    # The backend is measured from the layers; here it only says what was asked.
+    return {key: str(value) for key, value in vars(config).items() if key not in {"backend", "backend_per_kind"}}
+
+
+def _compile_mode(vllm_config: Any) -> str:
+    compilation = vllm_config.compilation_config
+    eager = "eager" if vllm_config.model_config.enforce_eager else "compiled"
+    passes = canonical.digest({key: str(value) for key, value in vars(compilation.pass_config).items()})
+    ops = ",".join(sorted(compilation.custom_ops)) or "none"
+    return (
+        f"{eager} {compilation.mode.name} {compilation.backend or 'none'} "
+        f"{compilation.cudagraph_mode.name} ops {ops} passes {passes[:16]}"
+    )
+
+
+def _name(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")

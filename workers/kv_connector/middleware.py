@@ -1,0 +1,231 @@
+"""In front of vLLM's API server: turns away requests meant for another revision, and answers what the service asks.
+
+Composition root: reads EVERTURN_RUN_DIR and EVERTURN_STORE, as set by whoever starts the engine.
+"""
+
+import asyncio
+import json
+import os
+from collections.abc import Awaitable, Callable, MutableMapping
+from pathlib import Path
+from threading import Lock
+from typing import Any
+from urllib.parse import parse_qs, unquote
+
+from service.domain.errors import InvalidInput
+from service.domain.evidence import BOOT_HEADER, REVISION_HEADER
+from service.domain.revision import Descriptor, differing_fields
+from workers.kv_connector.rendering import Carried, Message, Rendered, load_tokenizer, render
+from workers.kv_connector.reports import read_attempt, read_identity
+from workers.kv_connector.store import BlockStore
+
+Scope = MutableMapping[str, Any]
+Event = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[Event]]
+Send = Callable[[Event], Awaitable[None]]
+App = Callable[[Scope, Receive, Send], Awaitable[None]]
+
+GENERATION_ROUTES = ("/inference/", "/v1/")
+WEIGHT_CHANGING_ROUTES = frozenset(
+    {
+        "/collective_rpc",
+        "/finish_weight_update",
+        "/init_weight_transfer_engine",
+        "/sleep",
+        "/start_draft_weight_update",
+        "/start_weight_update",
+        "/update_weights",
+        "/v1/load_lora_adapter",
+        "/v1/unload_lora_adapter",
+        "/wake_up",
+    }
+)
+"""The revision was measured at start: weights may not change under it."""
+
+MAX_BODY_BYTES = 32 << 20
+MAX_WAIT_S = 60.0
+POLL_S = 0.02
+
+
+class Problem(Exception):
+    """An answer other than 200, as the error envelope says it."""
+
+    def __init__(self, status: int, type_: str, message: str, **more: object) -> None:
+        super().__init__(message)
+        self.status = status
+        self.envelope = {"error": {"type": type_, "message": message, **more}}
+
+
+class EverturnMiddleware:
+    def __init__(self, app: App) -> None:
+        self._app = app
+        self._run_dir = Path(os.environ["EVERTURN_RUN_DIR"])
+        self._store = BlockStore(Path(os.environ["EVERTURN_STORE"]))
+        self._identity: dict[str, Any] | None = None
+        self._tokenizer: Any = None
+        self._rendering = Lock()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        identity = self._measured()
+        try:
+            answer = await self._answer(scope, receive, identity)
+        except Problem as problem:
+            await _respond(send, problem.status, problem.envelope, identity)
+        except InvalidInput as error:
+            envelope = {"error": {"type": "invalid_request", "message": str(error), "param": error.param}}
+            await _respond(send, 400, envelope, identity)
+        else:
+            if answer is None:
+                await self._app(scope, receive, _stamped(send, identity))
+            else:
+                await _respond(send, 200, answer, identity)
+
+    async def _answer(self, scope: Scope, receive: Receive, identity: dict[str, Any]) -> object | None:
+        """None passes the request on to vLLM."""
+        method, path = scope["method"], scope["path"]
+        if path in WEIGHT_CHANGING_ROUTES:
+            message = "Weights may not change under a measured revision; start an engine on the new ones."
+            raise Problem(409, "revision_fixed", message)
+        if method == "POST" and path.startswith(GENERATION_ROUTES):
+            self._check_claims(scope, identity)
+            return None
+        match method, path.split("/")[1:]:
+            case "GET", ["everturn", "identity"]:
+                return _identity_answer(identity)
+            case "GET", ["everturn", "attempts", attempt]:
+                return await self._attempt(unquote(attempt), scope)
+            case "POST", ["everturn", "render"]:
+                self._check_claims(scope, identity)
+                return await self._render(scope, await _body(receive), identity)
+            case _, ["everturn", *_]:
+                raise Problem(404, "not_found", f"No route {method} {path}.")
+        return None
+
+    def _measured(self) -> dict[str, Any]:
+        if self._identity is not None:
+            return self._identity
+        identity = read_identity(self._run_dir)
+        if identity is None:
+            return {"boot": None, "revision": None, "error": "the engine has not measured itself yet"}
+        self._identity = identity
+        return identity
+
+    def _check_claims(self, scope: Scope, identity: dict[str, Any]) -> None:
+        wanted = _header(scope, REVISION_HEADER)
+        if wanted is not None and wanted != identity["revision"]:
+            measured = identity["revision"]
+            fields = self._differing(wanted, identity)
+            named = ", ".join(fields) or "unknown, one of the two descriptors is not at hand"
+            message = f"The engine is {measured}, not {wanted}; differing fields: {named}."
+            raise Problem(
+                409, "revision_mismatch", message, wanted=wanted, measured=measured, differing_fields=fields
+            )
+        boot = _header(scope, BOOT_HEADER)
+        if boot is not None and boot != identity["boot"]:
+            message = f"This is engine {identity['boot']}, not {boot}: it was started anew, or the address moved."
+            raise Problem(
+                409, "boot_mismatch", message, wanted=boot, measured=identity["boot"], differing_fields=[]
+            )
+
+    def _differing(self, wanted: str, identity: dict[str, Any]) -> list[str]:
+        theirs = self._store.read_descriptor(wanted)
+        if theirs is None or identity["revision"] is None:
+            return []
+        return list(differing_fields(Descriptor.from_json(identity["descriptor"]), theirs))
+
+    async def _attempt(self, attempt: str, scope: Scope) -> object:
+        left = _wait_s(scope)
+        while True:
+            found = read_attempt(self._run_dir, attempt)
+            if found is not None and (not found[1] or left <= 0):
+                return found[0]
+            if left <= 0:
+                raise Problem(404, "not_found", f"This engine has seen no attempt '{attempt}'.")
+            await asyncio.sleep(POLL_S)
+            left -= POLL_S
+
+    async def _render(self, scope: Scope, body: bytes, identity: dict[str, Any]) -> object:
+        messages, carried = _render_request(body)
+        model_config = scope["app"].state.vllm_config.model_config
+
+        def work() -> Rendered:
+            with self._rendering:  # a fast tokenizer keeps how it treats control tokens as state
+                if self._tokenizer is None:
+                    self._tokenizer = load_tokenizer(
+                        model_config.tokenizer, trust_remote_code=model_config.trust_remote_code
+                    )
+                return render(self._tokenizer, messages, carried, identity.get("stop_token_ids", ()))
+
+        rendered = await asyncio.to_thread(work)
+        return {"token_ids": list(rendered.token_ids), "mode": rendered.mode, "reason": rendered.reason}
+
+
+def _identity_answer(identity: dict[str, Any]) -> object:
+    if identity["revision"] is None:
+        raise Problem(503, "unmeasured", f"This engine has no measured revision: {identity['error']}.")
+    return identity
+
+
+def _render_request(body: bytes) -> tuple[list[Message], Carried | None]:
+    try:
+        document = json.loads(body)
+        messages = [Message(**message) for message in document["messages"]]
+        carried = Carried(**document["carried"]) if document.get("carried") else None
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        raise InvalidInput(
+            f"The body must be {{'messages': [{{'role', 'content'}}], 'carried': null or {{'messages', 'last_token'}}}}: {error}.",
+            "body",
+        ) from error
+    if any(not isinstance(part, str) for m in messages for part in (m.role, m.content)):
+        raise InvalidInput("'messages' must hold strings.", "messages")
+    if carried and not (isinstance(carried.messages, int) and isinstance(carried.last_token, int)):
+        raise InvalidInput("'carried' must hold whole numbers.", "carried")
+    return messages, carried
+
+
+def _wait_s(scope: Scope) -> float:
+    text = parse_qs(scope["query_string"].decode("latin-1")).get("wait_s", ["0"])[0]
+    try:
+        return min(max(float(text), 0.0), MAX_WAIT_S)
+    except ValueError as error:
+        raise InvalidInput("'wait_s' must be a number of seconds.", "wait_s") from error
+
+
+def _header(scope: Scope, name: str) -> str | None:
+    wanted = name.encode()
+    return next((value.decode("latin-1") for key, value in scope["headers"] if key.lower() == wanted), None)
+
+
+async def _body(receive: Receive) -> bytes:
+    body = bytearray()
+    while True:
+        event = await receive()
+        body += event.get("body", b"")
+        if len(body) > MAX_BODY_BYTES:
+            raise Problem(413, "too_large", f"The body exceeds {MAX_BODY_BYTES} bytes.")
+        if not event.get("more_body"):
+            return bytes(body)
+
+
+def _stamps(identity: dict[str, Any]) -> list[tuple[bytes, bytes]]:
+    values = ((REVISION_HEADER, identity["revision"]), (BOOT_HEADER, identity["boot"]))
+    return [(name.encode(), value.encode()) for name, value in values if value]
+
+
+def _stamped(send: Send, identity: dict[str, Any]) -> Send:
+    async def stamped(event: Event) -> None:
+        if event["type"] == "http.response.start":
+            event["headers"] = [*event.get("headers", ()), *_stamps(identity)]
+        await send(event)
+
+    return stamped
+
+
+async def _respond(send: Send, status: int, answer: object, identity: dict[str, Any]) -> None:
+    body = json.dumps(answer).encode()
+    headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
+    await send({"type": "http.response.start", "status": status, "headers": headers + _stamps(identity)})
+    await send({"type": "http.response.body", "body": body})

@@ -1,0 +1,72 @@
+"""One block of the engine's paged KV cache, copied to and from one run of host bytes; on CPU and CUDA alike."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from service.domain.artifact import Tensor
+from service.domain.revision import Descriptor
+
+
+@dataclass(frozen=True, slots=True)
+class _Slice:
+    cache: torch.Tensor
+    start: int
+    stop: int
+
+
+class PagedBlocks:
+    """vLLM registers every layer as [block, head, token, content]: the payload is layer after layer of one block."""
+
+    def __init__(self, own: Descriptor, tensors: tuple[Tensor, ...], kv_caches: dict[str, torch.Tensor]) -> None:
+        self.own = own
+        self.tensors = tensors
+        self._device = next(iter(kv_caches.values())).device
+        self._slices: list[_Slice] = []
+        self.block_bytes = 0
+        for cache in kv_caches.values():
+            size = cache[0].numel() * cache.element_size()
+            self._slices.append(_Slice(cache, self.block_bytes, self.block_bytes + size))
+            self.block_bytes += size
+
+    def host_buffer(self) -> torch.Tensor:
+        return torch.empty(self.block_bytes, dtype=torch.uint8, pin_memory=self._device.type == "cuda")
+
+    def mark(self) -> Any:
+        """The device's work so far: copies wait for it, and for nothing later."""
+        if self._device.type != "cuda":
+            return None
+        event = torch.cuda.Event()
+        event.record(torch.cuda.current_stream(self._device))
+        return event
+
+    @contextmanager
+    def copies(self, mark: Any) -> Iterator[Callable[[], None]]:
+        """On a stream of their own, behind `mark`; what it yields waits until the copies so far are done."""
+        if self._device.type != "cuda":
+            yield lambda: None
+            return
+        stream = torch.cuda.Stream(self._device)
+        stream.wait_event(mark)
+        with torch.cuda.stream(stream):
+            yield stream.synchronize
+
+    def copy_in(self, buffer: torch.Tensor, block_id: int) -> None:
+        for part in self._slices:
+            target = part.cache[block_id]
+            source = buffer[part.start : part.stop].view(part.cache.dtype).view(target.shape)
+            target.copy_(source, non_blocking=True)
+
+    def copy_out(self, block_id: int, buffer: torch.Tensor) -> None:
+        for part in self._slices:
+            source = part.cache[block_id]
+            target = buffer[part.start : part.stop].view(part.cache.dtype).view(source.shape)
+            target.copy_(source, non_blocking=True)
+
+
+def memory(buffer: torch.Tensor) -> memoryview:
+    """The buffer's own bytes, without a copy."""
+    return memoryview(buffer.numpy())

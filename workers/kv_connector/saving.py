@@ -1,0 +1,111 @@
+"""Publishes a finished request's blocks: each block once, whole and synced, and the manifest last."""
+
+import time
+from hashlib import sha256
+from typing import Any
+
+import torch
+
+from service.domain.artifact import Block, BootId, MadeBy, Manifest
+from service.domain.evidence import Published
+from workers.kv_connector.messages import SaveBlock, SaveJob
+from workers.kv_connector.paged import PagedBlocks, memory
+from workers.kv_connector.store import BlockHeader, BlockStore, BlockUnreadable
+
+TRIES = 2
+"""Once, and once more after a damaged block of the same name was put aside."""
+
+
+class Saver:
+    def __init__(self, store: BlockStore, paged: PagedBlocks, boot: BootId) -> None:
+        self._store = store
+        self._paged = paged
+        self._boot = boot
+
+    def save(self, job: SaveJob, mark: Any) -> Published | str:
+        """What was published, or in words why nothing was; blocks without a manifest are invisible."""
+        buffer, spare = self._paged.host_buffer(), self._paged.host_buffer()
+        stored = []
+        try:
+            with self._paged.copies(mark) as finish_copies:
+                for block in job.blocks:
+                    if block.stored is not None and self._store.has_block(
+                        job.tenant, self._paged.own.digest, block.key
+                    ):
+                        stored.append((block.stored, block.made_by))
+                    else:
+                        self._paged.copy_out(block.block_id, buffer)
+                        finish_copies()
+                        stored.append(self._put(self._header(job, block, buffer), buffer, spare))
+            return self._publish(job, stored)
+        except OSError as error:
+            return f"the store refused: {error}"
+
+    def _header(self, job: SaveJob, block: SaveBlock, buffer: torch.Tensor) -> BlockHeader:
+        return BlockHeader(
+            key=block.key,
+            tenant=job.tenant,
+            revision=self._paged.own.digest,
+            producer=self._boot,
+            made_by=block.made_by,
+            tensors=self._paged.tensors,
+            checksum=sha256(memory(buffer)).hexdigest(),
+            size=self._paged.block_bytes,
+        )
+
+    def _put(self, header: BlockHeader, buffer: torch.Tensor, spare: torch.Tensor) -> tuple[Block, MadeBy]:
+        for _ in range(TRIES):
+            if self._store.put_block(header, memory(buffer)):
+                return _entry(header), header.made_by
+            standing = self._standing(header, spare)
+            if standing is not None:
+                return _entry(standing), standing.made_by
+        raise OSError(f"block {header.key} can neither be read nor replaced")
+
+    def _standing(self, ours: BlockHeader, spare: torch.Tensor) -> BlockHeader | None:
+        """The sound block that already has this name. One that is not sound goes, and None comes back."""
+        try:
+            theirs, checksum = self._store.read_block(ours.tenant, ours.revision, ours.key, memory(spare))
+        except FileNotFoundError:
+            return None
+        except BlockUnreadable:
+            theirs, checksum = None, ""
+        if theirs is not None and theirs.checksum == checksum and theirs.is_same_block(ours):
+            return theirs
+        self._store.quarantine(ours.tenant, ours.revision, ours.key)
+        return None
+
+    def _publish(self, job: SaveJob, stored: list[tuple[Block, MadeBy]]) -> Published | str:
+        own = self._paged.own
+        created_ms = time.time_ns() // 1_000_000
+        manifest = Manifest(
+            artifact=job.artifact,
+            tenant=job.tenant,
+            descriptor=own,
+            producer=self._boot,
+            attempt=job.attempt,
+            made_by=MadeBy.DECODE if any(how is MadeBy.DECODE for _, how in stored) else MadeBy.PREFILL,
+            created_ms=created_ms,
+            expires_ms=created_ms + job.lease_s * 1000,
+            token_count=len(stored) * own.kv.block_size,
+            block_size=own.kv.block_size,
+            tensors=self._paged.tensors,
+            blocks=tuple(block for block, _ in stored),
+        )
+        if not self._store.put_manifest(manifest):
+            return f"the handle {job.artifact} is taken"
+        return Published(
+            artifact=job.artifact,
+            revision=own.digest,
+            producer=self._boot,
+            made_by=manifest.made_by,
+            tokens=manifest.token_count,
+            blocks=len(manifest.blocks),
+            bytes=sum(block.size for block in manifest.blocks),
+            expires_ms=manifest.expires_ms,
+            tip=manifest.blocks[-1].key,
+        )
+
+
+def _entry(header: BlockHeader) -> Block:
+    return Block(key=header.key, checksum=header.checksum, size=header.size)

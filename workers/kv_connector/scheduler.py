@@ -1,0 +1,352 @@
+"""The connector inside the scheduler: decides on the offered artifact before a token is promised, and plans what is saved.
+
+A request's life here: matched (decide once) -> allocated (plan the load) -> learned (loaded or refused)
+-> finished (plan the save, or say why not) -> learned (published or failed) -> forgotten.
+"""
+
+import time
+from collections import OrderedDict
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from service.domain.artifact import (
+    Admitted,
+    ArtifactId,
+    Block,
+    BootId,
+    MadeBy,
+    Manifest,
+    Refused,
+    RefusalReason,
+    Tensor,
+    admit,
+    block_keys,
+    parse_artifact_id,
+)
+from service.domain.errors import InvalidInput, InvalidManifest
+from service.domain.evidence import Evidence, KvRequest, Loaded, Published, Refusal
+from service.domain.revision import Descriptor
+from vllm.logger import init_logger
+from vllm.v1.request import RequestStatus
+from workers.kv_connector.messages import Jobs, LoadJob, Outcomes, SaveBlock, SaveJob
+from workers.kv_connector.reports import Reports
+from workers.kv_connector.store import BlockStore
+
+logger = init_logger("vllm.everturn")
+
+MAX_PENDING_SAVES = 64
+"""Each holds its request's blocks in the engine until it is written."""
+
+ORIGINS_KEPT = 65_536
+
+PUBLISHABLE = frozenset({RequestStatus.FINISHED_STOPPED, RequestStatus.FINISHED_LENGTH_CAPPED})
+
+
+@dataclass(slots=True, kw_only=True)
+class _Tracked:
+    kv: KvRequest
+    evidence: Evidence
+    manifest: Manifest | None = None
+    admitted: Admitted | None = None
+    decided: bool = False
+    loading: bool = False
+    saving: bool = False
+    ended: bool = False
+    load_refused: bool = False
+    loaded_from_block: int = 0
+    """Blocks [loaded_from_block, admitted.blocks) came from the store."""
+
+
+class SchedulerSide:
+    def __init__(self, *, store: BlockStore, reports: Reports, boot: BootId, unsupported: str | None) -> None:
+        self._store = store
+        self._reports = reports
+        self._boot = boot
+        self._unsupported = unsupported
+        self._own: Descriptor | None = None
+        self._tensors: tuple[Tensor, ...] = ()
+        self._tracked: dict[str, _Tracked] = {}
+        self._loads: list[LoadJob] = []
+        self._saves: list[SaveJob] = []
+        self._lost: list[str] = []
+        self._pending_saves = 0
+        self._origins: OrderedDict[str, MadeBy] = OrderedDict()
+
+    def identify(self, own: Descriptor, tensors: tuple[Tensor, ...]) -> None:
+        self._own, self._tensors = own, tensors
+
+    def matched(self, request: Any, local_tokens: int) -> int:
+        """Tokens beyond `local_tokens` that the store will supply; decided once, repeatable."""
+        tracked = self._track(request)
+        if tracked is None:
+            return 0
+        if not tracked.decided:
+            tracked.decided = True
+            tracked.evidence = replace(tracked.evidence, local_tokens=local_tokens)
+            self._decide(request, tracked)
+            self._report(tracked)
+        elif tracked.evidence.local_tokens != local_tokens and not tracked.load_refused:
+            tracked.evidence = replace(tracked.evidence, local_tokens=local_tokens)
+        if tracked.admitted is None:
+            return 0
+        return max(tracked.admitted.tokens - local_tokens, 0)
+
+    def allocated(self, request: Any, block_ids: Sequence[int], tokens: int) -> None:
+        tracked = self._tracked.get(request.request_id)
+        if tokens == 0 or tracked is None or tracked.admitted is None or tracked.manifest is None:
+            return
+        manifest, last = tracked.manifest, tracked.admitted.blocks
+        first = last - tokens // manifest.block_size
+        tracked.loading, tracked.loaded_from_block = True, first
+        self._loads.append(
+            LoadJob(
+                request_id=request.request_id,
+                tenant=tracked.kv.tenant,
+                artifact=manifest.artifact,
+                revision=manifest.revision,
+                producer=manifest.producer,
+                expires_ms=manifest.expires_ms,
+                blocks=manifest.blocks[first:last],
+                block_ids=tuple(block_ids[first:last]),
+            )
+        )
+
+    def finished(self, request: Any, block_ids: Sequence[int]) -> bool:
+        """Whether the engine must keep the request's blocks until they are saved."""
+        tracked = self._track(request)
+        if tracked is None:
+            return False
+        tracked.ended = True
+        if tracked.kv.publish is not None:
+            planned = self._plan_save(request, tracked, block_ids)
+            if isinstance(planned, SaveJob):
+                tracked.saving = True
+                self._pending_saves += 1
+                self._saves.append(planned)
+            else:
+                tracked.evidence = replace(tracked.evidence, publish_failure=planned)
+            self._report(tracked)
+        self._forget_if_settled(request.request_id, tracked)
+        return tracked.saving
+
+    def jobs(self) -> Jobs:
+        jobs = Jobs(loads=tuple(self._loads), saves=tuple(self._saves), lost=tuple(self._lost))
+        self._loads, self._saves, self._lost = [], [], []
+        return jobs
+
+    def learned(self, outcomes: Outcomes) -> None:
+        for request_id, loaded in outcomes.loaded.items():
+            self._learned_load(request_id, loaded)
+        for request_id, saved in outcomes.saved.items():
+            self._learned_save(request_id, saved)
+
+    def broke(self, request: Any, error: Exception, *, waiting_for_load: bool = False) -> None:
+        """After a hook failed on this request: refuse what it was offered, publish nothing, and say so."""
+        if waiting_for_load:
+            self._lost.append(request.request_id)
+        # Its blocks go back to the engine now, so nothing may read them any more.
+        self._saves = [job for job in self._saves if job.request_id != request.request_id]
+        tracked = self._tracked.get(request.request_id)
+        if tracked is None:
+            return
+        tracked.admitted, tracked.decided, tracked.load_refused = None, True, True
+        refused = Refused(reason=RefusalReason.INTERNAL_ERROR, detail=f"{type(error).__name__}: {error}")
+        self._refuse(tracked, refused)
+        self._report(tracked)
+
+    def _track(self, request: Any) -> _Tracked | None:
+        tracked = self._tracked.get(request.request_id)
+        if tracked is not None:
+            return tracked
+        try:
+            kv = KvRequest.from_params(request.kv_transfer_params)
+        except InvalidInput as error:
+            logger.warning("Everturn ignores request %s: %s", request.request_id, error)
+            return None
+        if kv is None:
+            return None
+        revision = self._own.digest if self._own else None
+        evidence = Evidence(
+            attempt=kv.attempt, boot=self._boot, revision=revision, prompt_tokens=request.num_prompt_tokens
+        )
+        tracked = self._tracked[request.request_id] = _Tracked(kv=kv, evidence=evidence)
+        return tracked
+
+    def _decide(self, request: Any, tracked: _Tracked) -> None:
+        if tracked.kv.offer is None:
+            return
+        verdict = self._verdict(request, tracked)
+        if isinstance(verdict, Admitted):
+            tracked.admitted = verdict
+        else:
+            self._refuse(tracked, verdict)
+
+    def _verdict(self, request: Any, tracked: _Tracked) -> Admitted | Refused:
+        artifact = parse_artifact_id(tracked.kv.offer)
+        if isinstance(artifact, Refused):
+            return artifact
+        if problem := self._unsupported or _unsupported_request(request):
+            return Refused(reason=RefusalReason.LAYOUT_UNSUPPORTED, detail=problem)
+        manifest = self._manifest(tracked.kv.tenant, artifact)
+        if isinstance(manifest, Refused):
+            return manifest
+        tracked.manifest = manifest
+        return admit(
+            manifest,
+            own=self._own,
+            tenant=tracked.kv.tenant,
+            prompt=request.prompt_token_ids,
+            tensors=self._tensors,
+            now_ms=time.time_ns() // 1_000_000,
+        )
+
+    def _manifest(self, tenant: str, artifact: ArtifactId) -> Manifest | Refused:
+        try:
+            manifest = Manifest.from_bytes(self._store.read_manifest(tenant, artifact))
+        except FileNotFoundError:
+            return Refused(reason=RefusalReason.MANIFEST_MISSING, detail="the store has no such manifest")
+        except OSError as error:
+            return Refused(reason=RefusalReason.STORE_UNREACHABLE, detail=str(error))
+        except InvalidManifest as error:
+            return Refused(reason=RefusalReason.MANIFEST_UNREADABLE, detail=str(error))
+        if manifest.artifact != artifact:
+            return Refused(reason=RefusalReason.MANIFEST_UNREADABLE, detail=f"it calls itself {manifest.artifact}")
+        return manifest
+
+    def _refuse(self, tracked: _Tracked, refused: Refused) -> None:
+        manifest = tracked.manifest
+        refusal = Refusal(
+            artifact=str(tracked.kv.offer)[:100],
+            reason=refused.reason,
+            detail=refused.detail,
+            differing=refused.differing,
+            artifact_revision=manifest.revision if manifest else None,
+            artifact_producer=manifest.producer if manifest else None,
+        )
+        tracked.evidence = replace(tracked.evidence, refusal=refusal, loaded=None)
+        logger.info("Everturn refuses %s: %s, %s", refusal.artifact, refusal.reason, refusal.detail)
+
+    def _plan_save(self, request: Any, tracked: _Tracked, block_ids: Sequence[int]) -> SaveJob | str:
+        artifact = parse_artifact_id(tracked.kv.publish)
+        if isinstance(artifact, Refused):
+            return artifact.detail
+        if request.status not in PUBLISHABLE:
+            return f"the request ended as {request.status.name}"
+        if tracked.load_refused:
+            return "this attempt was promised KV that was then refused"
+        if self._own is None:
+            return "this engine has not measured itself"
+        if problem := self._unsupported or _unsupported_request(request):
+            return problem
+        if not isinstance(tracked.kv.lease_s, int) or tracked.kv.lease_s <= 0:
+            return "its lease is not a positive number of seconds"
+        if self._pending_saves >= MAX_PENDING_SAVES:
+            return f"{MAX_PENDING_SAVES} publications are already waiting"
+        blocks = self._blocks_to_save(request, tracked, block_ids, self._own)
+        if not blocks:
+            return "it has no whole block of computed tokens"
+        return SaveJob(
+            request_id=request.request_id,
+            attempt=tracked.kv.attempt,
+            tenant=tracked.kv.tenant,
+            artifact=artifact,
+            lease_s=tracked.kv.lease_s,
+            blocks=blocks,
+        )
+
+    def _blocks_to_save(
+        self, request: Any, tracked: _Tracked, block_ids: Sequence[int], own: Descriptor
+    ) -> tuple[SaveBlock, ...]:
+        size = own.kv.block_size
+        # The KV of the token sampled last is not computed, or not surely: it is never part of an artifact.
+        computed = min(request.num_computed_tokens, request.num_tokens - 1)
+        count = min(computed // size, len(block_ids))
+        keys = block_keys(own.digest, tracked.kv.tenant, request.all_token_ids[: count * size], size)
+        known = self._verified_blocks(tracked)
+        blocks = tuple(
+            SaveBlock(
+                key=key,
+                block_id=block_ids[index],
+                made_by=self._made_by(request, tracked, index, key, size),
+                stored=known.get(key),
+            )
+            for index, key in enumerate(keys)
+        )
+        self._remember(blocks)
+        return blocks
+
+    def _verified_blocks(self, tracked: _Tracked) -> dict[str, Block]:
+        if tracked.evidence.loaded is None or tracked.manifest is None or tracked.admitted is None:
+            return {}
+        loaded = tracked.manifest.blocks[tracked.loaded_from_block : tracked.admitted.blocks]
+        return {block.key: block for block in loaded}
+
+    def _made_by(self, request: Any, tracked: _Tracked, index: int, key: str, size: int) -> MadeBy:
+        """PREFILL only where it is certain: whoever compares bit for bit relies on it."""
+        if request.num_preemptions or (index + 1) * size > request.num_prompt_tokens:
+            return MadeBy.DECODE
+        if index < tracked.evidence.local_tokens // size:
+            return self._origins.get(key, MadeBy.DECODE)
+        if tracked.manifest and key in self._verified_blocks(tracked):
+            return tracked.manifest.made_by
+        return MadeBy.PREFILL
+
+    def _remember(self, blocks: Sequence[SaveBlock]) -> None:
+        for block in blocks:
+            self._origins[block.key] = block.made_by
+        while len(self._origins) > ORIGINS_KEPT:
+            self._origins.popitem(last=False)
+
+    def _learned_load(self, request_id: str, outcome: Loaded | Refusal) -> None:
+        tracked = self._tracked.get(request_id)
+        if tracked is None:
+            return
+        tracked.loading = False
+        if isinstance(outcome, Loaded):
+            tracked.evidence = replace(tracked.evidence, loaded=outcome)
+        else:
+            # Never offered to this request again, also where the engine recomputes by itself.
+            tracked.admitted, tracked.load_refused = None, True
+            if tracked.evidence.refusal is None:
+                tracked.evidence = replace(tracked.evidence, refusal=outcome, loaded=None)
+        self._report(tracked)
+        self._forget_if_settled(request_id, tracked)
+
+    def _learned_save(self, request_id: str, outcome: Published | str) -> None:
+        self._pending_saves -= 1
+        tracked = self._tracked.get(request_id)
+        if tracked is None:
+            return
+        tracked.saving = False
+        if isinstance(outcome, Published):
+            tracked.evidence = replace(tracked.evidence, published=outcome)
+        else:
+            tracked.evidence = replace(tracked.evidence, publish_failure=outcome)
+        self._report(tracked)
+        self._forget_if_settled(request_id, tracked)
+
+    def _forget_if_settled(self, request_id: str, tracked: _Tracked) -> None:
+        if tracked.ended and not tracked.loading and not tracked.saving:
+            del self._tracked[request_id]
+
+    def _report(self, tracked: _Tracked) -> None:
+        wanted = tracked.kv.publish is not None
+        known = tracked.evidence.published is not None or tracked.evidence.publish_failure is not None
+        try:
+            self._reports.write_attempt(tracked.evidence, publishing=wanted and not known)
+        except OSError:  # a full disk loses the report, not the request
+            logger.exception("Everturn could not report on attempt %s", tracked.kv.attempt)
+
+
+def _unsupported_request(request: Any) -> str | None:
+    for name, present in (
+        ("adapters", request.lora_request is not None),
+        ("images, audio and video", bool(request.mm_features)),
+        ("prompt embeddings", request.prompt_embeds is not None or request.prompt_token_ids is None),
+        ("pooling", request.pooling_params is not None),
+        ("streamed input", request.resumable),
+    ):
+        if present:
+            return f"requests with {name} are not carried"
+    return None
