@@ -1,0 +1,7 @@
+# vLLM's own GPU image with the engine part of Everturn beside it: launcher, connector, middleware.
+FROM vllm/vllm-openai:v0.32.0
+WORKDIR /app
+COPY service service
+COPY workers workers
+ENV PYTHONPATH=/app
+ENTRYPOINT ["python3", "-m", "workers.launcher"]
