@@ -1,0 +1,66 @@
+"""Where KV is believed to be, for the planner; disposable rows, and the consumer checks the thing itself."""
+
+from datetime import datetime
+
+from sqlalchemy import Connection, delete, extract, select
+from sqlalchemy.dialects.postgresql import insert
+
+from service.domain.artifact import ArtifactId, BootId
+from service.domain.events import ConversationId, TenantId
+from service.domain.evidence import Published
+from service.domain.plan import StoredArtifact
+from service.domain.revision import RevisionDigest
+from service.store.leases import CLOCK
+from service.store.tables import artifacts
+
+
+def record(
+    conn: Connection,
+    *,
+    tenant: TenantId,
+    conversation: ConversationId,
+    published: Published,
+    now: datetime,
+) -> None:
+    """Recording the same artifact twice changes nothing."""
+    row = {
+        "artifact_id": published.artifact,
+        "tenant_id": tenant,
+        "conversation_id": conversation,
+        "revision": published.revision,
+        "producer": published.producer,
+        "made_by": published.made_by,
+        "tokens": published.tokens,
+        "blocks": published.blocks,
+        "bytes": published.bytes,
+        "tip": published.tip,
+        "expires_ms": published.expires_ms,
+        "recorded_at": now,
+    }
+    conn.execute(insert(artifacts).values(row).on_conflict_do_nothing())
+
+
+def of_conversation(conn: Connection, tenant: TenantId, conversation: ConversationId) -> list[StoredArtifact]:
+    """Unexpired by the database's clock, newest first."""
+    query = (
+        select(artifacts)
+        .where(
+            artifacts.c.tenant_id == tenant,
+            artifacts.c.conversation_id == conversation,
+            artifacts.c.expires_ms > extract("epoch", CLOCK) * 1000,
+        )
+        .order_by(artifacts.c.recorded_at.desc(), artifacts.c.tokens.desc(), artifacts.c.artifact_id)
+    )
+    return [
+        StoredArtifact(
+            artifact=ArtifactId(row.artifact_id),
+            revision=RevisionDigest(row.revision),
+            producer=BootId(row.producer),
+            tokens=row.tokens,
+        )
+        for row in conn.execute(query)
+    ]
+
+
+def forget(conn: Connection, artifact: ArtifactId) -> None:
+    conn.execute(delete(artifacts).where(artifacts.c.artifact_id == artifact))

@@ -1,0 +1,239 @@
+"""Events to rows and back: explicit names, a schema number for each, and no text or token id that does not survive."""
+
+import json
+import re
+from collections.abc import Callable, Container, Mapping
+from dataclasses import dataclass, fields, is_dataclass
+from struct import error as StructError  # noqa: N812 a class under a lower-case name
+from struct import unpack
+from typing import TYPE_CHECKING, Any
+
+from service.domain.artifact import pack_tokens
+from service.domain.errors import Internal, InvalidInput
+from service.domain.events import (
+    AliasMoved,
+    AttemptFailed,
+    ConversationCreated,
+    EngineRegistered,
+    Event,
+    KvRebuilt,
+    KvRefused,
+    KvSource,
+    MessageAccepted,
+    OnUpgrade,
+    PlanKind,
+    PolicyLevel,
+    Role,
+    Sampling,
+    TurnCompleted,
+    TurnFailed,
+    TurnPinned,
+    TurnStarted,
+)
+from service.domain.evidence import Loaded, Refusal
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
+Json = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EventRow:
+    """`content` is the event's text as UTF-8 that lets lone surrogates pass; `tokens` little-endian uint32."""
+
+    type: str
+    schema_number: int
+    payload: Json
+    content: bytes | None = None
+    tokens: bytes | None = None
+
+
+def encode(event: Event) -> EventRow:
+    """Raises: InvalidInput for a number that no row can hold."""
+    text_field = TEXT_FIELDS.get(event.name)
+    payload = to_document(event, without={text_field, *TOKEN_FIELDS})
+    tokens = None
+    if isinstance(event, TurnCompleted):
+        tokens = _packed((*event.prompt_delta, *event.output))
+        payload |= {field: len(getattr(event, field)) for field in TOKEN_FIELDS}
+    return EventRow(
+        type=event.name,
+        schema_number=WRITTEN[event.name],
+        payload=payload,
+        content=getattr(event, text_field).encode("utf-8", "surrogatepass") if text_field else None,
+        tokens=tokens,
+    )
+
+
+def decode(row: EventRow) -> Event:
+    """Raises: Internal for a name or schema that this version does not know, and for a row that is not whole."""
+    reader = READERS.get((row.type, row.schema_number))
+    if reader is None:
+        raise Internal(
+            f"A stored event is '{row.type}' schema {row.schema_number}, which this version cannot read "
+            f"(it reads {_readable(row.type)}). A newer version wrote it: run that version or a later one."
+        )
+    try:
+        document = from_document(row.payload)
+        if (field := TEXT_FIELDS.get(row.type)) is not None:
+            document[field] = _whole(row.content).decode("utf-8", "surrogatepass")
+        if row.type == TurnCompleted.name:
+            document |= _token_fields(document, _whole(row.tokens))
+        return reader(document)
+    except (KeyError, TypeError, ValueError) as error:
+        raise Internal(
+            f"A stored '{row.type}' event of schema {row.schema_number} is damaged: {error!r}."
+        ) from error
+
+
+def to_document(value: "DataclassInstance", *, without: Container[str | None] = ()) -> Json:
+    """A dataclass as JSON that jsonb accepts: NUL and lone surrogates, which it refuses, are escaped."""
+    return {f.name: _plain(getattr(value, f.name)) for f in fields(value) if f.name not in without}
+
+
+def from_document(document: Mapping[str, Any]) -> Json:
+    """The plain values of `to_document`, unescaped."""
+    return {_restored(key): _unplain(value) for key, value in document.items()}
+
+
+def to_json_text(document: object) -> str:
+    """Raises: InvalidInput for a number that JSON does not have."""
+    try:
+        return json.dumps(document, allow_nan=False, ensure_ascii=False, separators=(",", ":"))
+    except ValueError as error:
+        raise InvalidInput("A number that is not finite cannot be stored.") from error
+
+
+# U+F8FF is the last private-use code point of the basic plane; where it occurs itself it is escaped too.
+_MARK = "\uf8ff"
+_UNSTORABLE = re.compile("[\x00\ud800-\udfff\uf8ff]")
+_ESCAPED = re.compile("\uf8ff([0-9a-f]{4})")
+
+
+def _escaped(text: str) -> str:
+    return _UNSTORABLE.sub(lambda found: f"{_MARK}{ord(found[0]):04x}", text)
+
+
+def _restored(text: str) -> str:
+    return _ESCAPED.sub(lambda found: chr(int(found[1], 16)), text)
+
+
+def _plain(value: Any) -> Any:
+    if is_dataclass(value) and not isinstance(value, type):
+        return to_document(value)
+    match value:
+        case str():
+            return _escaped(value)
+        case Mapping():
+            return {_escaped(key): _plain(item) for key, item in value.items()}
+        case list() | tuple():
+            return [_plain(item) for item in value]
+        case _:
+            return value
+
+
+def _unplain(value: Any) -> Any:
+    match value:
+        case str():
+            return _restored(value)
+        case dict():
+            return from_document(value)
+        case list():
+            return [_unplain(item) for item in value]
+        case _:
+            return value
+
+
+def _packed(tokens: tuple[int, ...]) -> bytes:
+    try:
+        return pack_tokens(tokens)
+    except StructError as error:
+        raise InvalidInput("A token id must be a whole number from 0 to 4294967295.") from error
+
+
+def _token_fields(document: Json, tokens: bytes) -> Json:
+    ids = unpack(f"<{len(tokens) // 4}I", tokens)
+    delta, output = (document[field] for field in TOKEN_FIELDS)
+    if len(ids) != delta + output:
+        msg = f"{len(ids)} token ids are stored, {delta} + {output} were counted"
+        raise ValueError(msg)
+    return {"prompt_delta": ids[:delta], "output": ids[delta:]}
+
+
+def _whole(part: bytes | None) -> bytes:
+    if part is None:
+        msg = "its bytes are missing"
+        raise ValueError(msg)
+    return part
+
+
+def _readable(name: str) -> str:
+    known = sorted(number for known, number in READERS if known == name)
+    return f"schemas {', '.join(map(str, known))} of it" if known else "no such event"
+
+
+def _conversation_created(d: Json) -> ConversationCreated:
+    return ConversationCreated(**d | {"on_upgrade": _policy(d["on_upgrade"])})
+
+
+def _message_accepted(d: Json) -> MessageAccepted:
+    return MessageAccepted(**d | {"role": Role(d["role"])})
+
+
+def _turn_started(d: Json) -> TurnStarted:
+    sampling = d["sampling"]
+    numbers = {name: float(sampling[name]) for name in ("temperature", "top_p")}
+    return TurnStarted(
+        **d
+        | {
+            "items": tuple(d["items"]),
+            "on_upgrade": OnUpgrade(d["on_upgrade"]),
+            "policy_level": PolicyLevel(d["policy_level"]),
+            "sampling": Sampling(**sampling | numbers),
+        }
+    )
+
+
+def _turn_pinned(d: Json) -> TurnPinned:
+    return TurnPinned(**d | {"plan": PlanKind(d["plan"])})
+
+
+def _kv_refused(d: Json) -> KvRefused:
+    return KvRefused(**d | {"refusal": Refusal.from_json(d["refusal"])})
+
+
+def _turn_completed(d: Json) -> TurnCompleted:
+    loaded = d["loaded"]
+    if loaded is not None:
+        loaded = Loaded(**loaded | {"seconds": float(loaded["seconds"])})
+    return TurnCompleted(**d | {"kv_source": KvSource(d["kv_source"]), "loaded": loaded})
+
+
+def _policy(value: str | None) -> OnUpgrade | None:
+    return None if value is None else OnUpgrade(value)
+
+
+TEXT_FIELDS = {MessageAccepted.name: "text", TurnCompleted.name: "text", AttemptFailed.name: "partial_text"}
+"""The field of each event that holds a person's or a model's words: stored as bytes, beside the payload."""
+
+TOKEN_FIELDS = ("prompt_delta", "output")
+"""Of `turn.completed`: the payload holds their lengths, the ids stand one after the other in `tokens`."""
+
+READERS: dict[tuple[str, int], Callable[[Json], Event]] = {
+    (ConversationCreated.name, 1): _conversation_created,
+    (MessageAccepted.name, 1): _message_accepted,
+    (TurnStarted.name, 1): _turn_started,
+    (TurnPinned.name, 1): _turn_pinned,
+    (KvRefused.name, 1): _kv_refused,
+    (KvRebuilt.name, 1): lambda d: KvRebuilt(**d),
+    (AttemptFailed.name, 1): lambda d: AttemptFailed(**d),
+    (TurnCompleted.name, 1): _turn_completed,
+    (TurnFailed.name, 1): lambda d: TurnFailed(**d),
+    (AliasMoved.name, 1): lambda d: AliasMoved(**d),
+    (EngineRegistered.name, 1): lambda d: EngineRegistered(**d),
+}
+"""Only grows: what was once stored must stay readable."""
+
+WRITTEN = {name: max(number for known, number in READERS if known == name) for name, _ in READERS}
+"""The schema number that each event is written with now."""

@@ -1,0 +1,198 @@
+"""Revisions, aliases and engines as they are now; their moves are events, which the flows append."""
+
+from dataclasses import dataclass
+from datetime import datetime
+
+from sqlalchemy import Connection, Select, and_, case, func, select, text, update
+from sqlalchemy.dialects.postgresql import insert
+from sqlalchemy.exc import IntegrityError
+
+from service.domain.artifact import BootId
+from service.domain.errors import NotFound, RevisionMismatch
+from service.domain.events import OnUpgrade
+from service.domain.plan import Engine, EngineRole, EngineState
+from service.domain.revision import Descriptor, RevisionDigest
+from service.store.constraints import broken_constraint
+from service.store.leases import expired, lease_end
+from service.store.tables import REVISION_OF_ALIAS, REVISION_OF_ENGINE, aliases, engines, revisions
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RegisteredRevision:
+    revision: RevisionDigest
+    label: str | None
+    registered_at: datetime
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Alias:
+    name: str
+    revision: RevisionDigest
+    on_upgrade: OnUpgrade | None
+
+
+# An open turn runs where the last pin of its conversation says, if that pin is its own.
+LOAD = (
+    text("""
+    SELECT pinned.engine, count(*) AS attempts
+    FROM turns CROSS JOIN LATERAL (
+        SELECT payload ->> 'turn' AS turn_id, payload ->> 'engine' AS engine
+        FROM events
+        WHERE events.tenant_id = turns.tenant_id AND events.stream = turns.conversation_id
+          AND events.type = 'turn.pinned'
+        ORDER BY events.stream_version DESC LIMIT 1
+    ) AS pinned
+    WHERE NOT turns.closed AND turns.turn_id = pinned.turn_id
+    GROUP BY pinned.engine
+""")
+    .columns(engine=engines.c.boot.type, attempts=func.count().type)
+    .subquery("load")
+)
+
+
+def register_revision(conn: Connection, descriptor: Descriptor, *, label: str | None) -> RevisionDigest:
+    """A revision that is known already keeps its first label."""
+    row = {"revision": descriptor.digest, "descriptor": descriptor.to_json(), "label": label}
+    conn.execute(insert(revisions).values(row).on_conflict_do_nothing())
+    return descriptor.digest
+
+
+def find_descriptor(conn: Connection, digest: RevisionDigest) -> Descriptor | None:
+    found = conn.execute(
+        select(revisions.c.descriptor).where(revisions.c.revision == digest)
+    ).scalar_one_or_none()
+    return None if found is None else Descriptor.from_json(found)
+
+
+def list_revisions(conn: Connection) -> list[RegisteredRevision]:
+    query = select(revisions.c.revision, revisions.c.label, revisions.c.registered_at)
+    return [
+        RegisteredRevision(
+            revision=RevisionDigest(row.revision), label=row.label, registered_at=row.registered_at
+        )
+        for row in conn.execute(query.order_by(revisions.c.registered_at, revisions.c.revision))
+    ]
+
+
+def find_alias(conn: Connection, alias: str) -> Alias | None:
+    return next(iter(_aliases(conn, select(aliases).where(aliases.c.alias == alias))), None)
+
+
+def list_aliases(conn: Connection) -> list[Alias]:
+    return _aliases(conn, select(aliases).order_by(aliases.c.alias))
+
+
+def set_alias(conn: Connection, alias: str, revision: RevisionDigest, on_upgrade: OnUpgrade | None) -> None:
+    """Raises: NotFound for a revision that nobody registered."""
+    values = {"revision": revision, "on_upgrade": on_upgrade, "moved_at": func.clock_timestamp()}
+    statement = insert(aliases).values(alias=alias, **values)
+    try:
+        conn.execute(statement.on_conflict_do_update(index_elements=[aliases.c.alias], set_=values))
+    except IntegrityError as error:
+        if broken_constraint(error) == REVISION_OF_ALIAS:
+            raise NotFound("revision", revision, "revision") from error
+        raise
+
+
+def register_engine(
+    conn: Connection,
+    *,
+    boot: BootId,
+    revision: RevisionDigest,
+    address: str,
+    role: EngineRole,
+    lease_s: float,
+) -> None:
+    """Of a boot that is known already, the lease is renewed; one that drains goes on draining.
+
+    Raises:
+        NotFound: a revision that nobody registered.
+        RevisionMismatch: the boot is registered with another revision: a process never changes its own.
+    """
+    values = {"address": address, "role": role, "lease_expires_at": lease_end(lease_s)}
+    state = case((engines.c.state == EngineState.DRAINING, EngineState.DRAINING), else_=EngineState.READY)
+    statement = (
+        insert(engines)
+        .values(boot=boot, revision=revision, state=EngineState.READY, **values)
+        .on_conflict_do_update(
+            index_elements=[engines.c.boot],
+            set_={**values, "state": state},
+            where=engines.c.revision == revision,
+        )
+    )
+    try:
+        registered = conn.execute(statement).rowcount == 1
+    except IntegrityError as error:
+        if broken_constraint(error) == REVISION_OF_ENGINE:
+            raise NotFound("revision", revision, "revision") from error
+        raise
+    if not registered:
+        known = conn.execute(select(engines.c.revision).where(engines.c.boot == boot)).scalar_one()
+        raise RevisionMismatch(wanted=known, measured=revision)
+
+
+def heartbeat(conn: Connection, *, boot: BootId, lease_s: float) -> bool:
+    """False for a boot that is unknown or gone: it must register."""
+    query = (
+        update(engines)
+        .where(engines.c.boot == boot, engines.c.state != EngineState.GONE)
+        .values(lease_expires_at=lease_end(lease_s))
+    )
+    return conn.execute(query).rowcount == 1
+
+
+def set_engine_state(conn: Connection, *, boot: BootId, state: EngineState) -> bool:
+    """False for an unknown boot."""
+    return conn.execute(update(engines).where(engines.c.boot == boot).values(state=state)).rowcount == 1
+
+
+def live_engines(conn: Connection) -> list[Engine]:
+    """Those whose lease runs, in whatever state."""
+    alive = and_(~expired(engines.c.lease_expires_at), engines.c.state != EngineState.GONE)
+    return _engines(conn, _all_engines().where(alive))
+
+
+def list_engines(conn: Connection) -> list[Engine]:
+    """All that ever registered; one whose lease has run out is gone, whatever it said last."""
+    return _engines(conn, _all_engines())
+
+
+def _aliases(conn: Connection, query: Select[*tuple[object, ...]]) -> list[Alias]:
+    return [
+        Alias(
+            name=row.alias,
+            revision=RevisionDigest(row.revision),
+            on_upgrade=None if row.on_upgrade is None else OnUpgrade(row.on_upgrade),
+        )
+        for row in conn.execute(query)
+    ]
+
+
+def _all_engines() -> Select[*tuple[object, ...]]:
+    state = case((expired(engines.c.lease_expires_at), EngineState.GONE), else_=engines.c.state)
+    return (
+        select(
+            engines.c.boot,
+            engines.c.revision,
+            engines.c.address,
+            engines.c.role,
+            state.label("state"),
+            func.coalesce(LOAD.c.attempts, 0).label("load"),
+        )
+        .join_from(engines, LOAD, LOAD.c.engine == engines.c.boot, isouter=True)
+        .order_by(engines.c.registered_at, engines.c.boot)
+    )
+
+
+def _engines(conn: Connection, query: Select[*tuple[object, ...]]) -> list[Engine]:
+    return [
+        Engine(
+            boot=BootId(row.boot),
+            revision=RevisionDigest(row.revision),
+            address=row.address,
+            role=EngineRole(row.role),
+            state=EngineState(row.state),
+            load=row.load,
+        )
+        for row in conn.execute(query)
+    ]

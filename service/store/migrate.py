@@ -1,0 +1,105 @@
+"""Brings a database to this version's schema; as many processes as like may ask for it at once."""
+
+import argparse
+import logging
+import os
+import sys
+from importlib.resources import files
+
+import psycopg
+from alembic import command
+from alembic.config import Config
+from alembic.script.revision import ResolutionError
+from alembic.util import CommandError
+from psycopg.errors import InsufficientPrivilege, LockNotAvailable, QueryCanceled
+from sqlalchemy.exc import DBAPIError
+
+from service.domain.errors import EverturnError, Internal, InvalidInput, Unavailable
+from service.store.connection import CONNECT_TIMEOUT_S, parse_url
+
+OLDEST_SERVER = 18_00_00
+
+logger = logging.getLogger(__name__)
+
+
+def upgrade(url: str) -> None:
+    """Each migration is one transaction, so nothing is left half done.
+
+    A schema newer than this version is left as it is: each version's schema carries the version before it.
+
+    Raises:
+        InvalidInput: not a Postgres URL, a server that is too old, or a login that may not make the schema.
+        Unavailable: no server answers, or a lock was held for too long.
+    """
+    check_server(url)
+    config = Config()
+    config.set_main_option("script_location", str(files("migrations")).replace("%", "%%"))
+    config.attributes["url"] = url
+    try:
+        command.upgrade(config, "head")
+    except CommandError as error:
+        if not isinstance(error.__cause__, ResolutionError):
+            raise Internal(f"The migrations cannot be run: {error}.") from error
+        logger.warning("the database was migrated by a newer version, and is left as it is: %s", error)
+    except DBAPIError as error:
+        raise _explained(error) from error
+
+
+def check_server(url: str, oldest: int = OLDEST_SERVER) -> None:
+    """Raises: as `upgrade` does, before anything is written."""
+    parsed = parse_url(url)
+    shown = parsed.set(drivername="postgresql", query={}).render_as_string(hide_password=True)
+    target = parsed.set(drivername="postgresql").render_as_string(hide_password=False)
+    try:
+        with psycopg.connect(target, connect_timeout=CONNECT_TIMEOUT_S) as connection:
+            version = connection.info.server_version
+    except psycopg.ProgrammingError as error:
+        raise InvalidInput(f"The database URL cannot be used: {_one_line(error)}.", "database_url") from error
+    except psycopg.OperationalError as error:
+        raise Unavailable(
+            f"No database at {shown}: {_one_line(error)}. Start it, or correct EVERTURN_DATABASE_URL."
+        ) from error
+    if version < oldest:
+        raise InvalidInput(
+            f"The server at {shown} is PostgreSQL {version // 10_000}.{version % 10_000}; Everturn needs "
+            f"{oldest // 10_000} or newer. Upgrade it, or point EVERTURN_DATABASE_URL at another.",
+            "database_url",
+        )
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m service.store.migrate", description=__doc__)
+    parser.add_argument("url", nargs="?", default=os.environ.get("EVERTURN_DATABASE_URL"))
+    url = parser.parse_args().url
+    if url is None:
+        parser.error("give a database URL, or set EVERTURN_DATABASE_URL")
+    try:
+        upgrade(url)
+    except EverturnError as error:
+        print(f"error: {error}", file=sys.stderr)  # noqa: T201 what a command line is for
+        return 1
+    return 0
+
+
+def _explained(error: DBAPIError) -> EverturnError:
+    cause = _one_line(error.orig)
+    match error.orig:
+        case InsufficientPrivilege():
+            return InvalidInput(
+                f"The database login may not make the schema: {cause}. Migrate once as a login that may create roles.",
+                "database_url",
+            )
+        case LockNotAvailable() | QueryCanceled():
+            return Unavailable(f"The migration waited too long and changed nothing: {cause}. Run it again.")
+        case _:
+            return Unavailable(f"The migration failed and changed nothing: {cause}.")
+
+
+def _one_line(error: BaseException | None) -> str:
+    """The first line: what follows it is hints and further addresses that were tried."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return lines[0].rstrip(".") if lines else type(error).__name__
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,254 @@
+"""The queue of record for rebuilds: a message only rings, the row says whose the work is, and the fence who lost it."""
+
+from dataclasses import dataclass
+from datetime import datetime
+from enum import StrEnum
+from typing import Any
+
+from sqlalchemy import ColumnElement, Connection, and_, func, insert, or_, select, update
+from sqlalchemy.exc import IntegrityError
+
+from service.domain.artifact import ArtifactId, BootId
+from service.domain.errors import FenceLost, VersionConflict
+from service.domain.events import ConversationId, TenantId, TurnId
+from service.domain.evidence import Refusal
+from service.domain.revision import RevisionDigest
+from service.store.codec import from_document, to_document
+from service.store.constraints import broken_constraint
+from service.store.leases import CLOCK, expired, lease_end
+from service.store.tables import ONE_ACTIVE_REBUILD, rebuilds
+
+
+class Queue(StrEnum):
+    INTERACTIVE = "interactive"
+    BACKGROUND = "background"
+
+
+class RebuildState(StrEnum):
+    QUEUED = "queued"
+    RUNNING = "running"
+    DONE = "done"
+    FAILED = "failed"
+    SUPERSEDED = "superseded"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Claim:
+    rebuild: str
+    fence: int
+    tenant: TenantId
+    conversation: ConversationId
+    turn: TurnId
+    attempt: int
+    revision: RevisionDigest
+    offer: ArtifactId | None
+    tokens_total: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rebuild:
+    id: str
+    tenant: TenantId
+    conversation: ConversationId
+    turn: TurnId
+    attempt: int
+    revision: RevisionDigest
+    offer: ArtifactId | None
+    queue: Queue
+    state: RebuildState
+    fence: int
+    owner: str | None
+    tokens_total: int
+    tokens_done: int
+    engine_boot: BootId | None
+    artifact: ArtifactId | None
+    reason: str | None
+    refusal: Refusal | None
+    created_at: datetime
+    started_at: datetime | None
+    finished_at: datetime | None
+
+
+def enqueue(
+    conn: Connection,
+    *,
+    rebuild: str,
+    tenant: TenantId,
+    conversation: ConversationId,
+    turn: TurnId,
+    attempt: int,
+    revision: RevisionDigest,
+    offer: ArtifactId | None,
+    tokens_total: int,
+    queue: Queue,
+) -> None:
+    """Raises: VersionConflict when the attempt has an active rebuild already."""
+    row = {
+        "rebuild_id": rebuild,
+        "tenant_id": tenant,
+        "conversation_id": conversation,
+        "turn_id": turn,
+        "attempt": attempt,
+        "revision": revision,
+        "offer": offer,
+        "tokens_total": tokens_total,
+        "queue": queue,
+    }
+    try:
+        conn.execute(insert(rebuilds).values(row))
+    except IntegrityError as error:
+        if broken_constraint(error) == ONE_ACTIVE_REBUILD:
+            raise VersionConflict(f"Attempt {attempt} of turn {turn} is being rebuilt already.") from error
+        raise
+
+
+def claim(conn: Connection, *, rebuild: str, owner: str, lease_s: float) -> Claim | None:
+    """None at once if it is another's, has ended, or never was: then there is nothing to do."""
+    free = or_(
+        rebuilds.c.state == RebuildState.QUEUED,
+        and_(rebuilds.c.state == RebuildState.RUNNING, expired(rebuilds.c.lease_expires_at)),
+    )
+    mine = (
+        select(rebuilds.c.rebuild_id)
+        .where(rebuilds.c.rebuild_id == rebuild, free)
+        .with_for_update(skip_locked=True)
+        .scalar_subquery()
+    )
+    query = (
+        update(rebuilds)
+        .where(rebuilds.c.rebuild_id == mine)
+        .values(
+            state=RebuildState.RUNNING,
+            fence=rebuilds.c.fence + 1,
+            owner=owner,
+            lease_expires_at=lease_end(lease_s),
+            started_at=func.coalesce(rebuilds.c.started_at, CLOCK),
+        )
+        .returning(rebuilds)
+    )
+    row = conn.execute(query).one_or_none()
+    if row is None:
+        return None
+    return Claim(
+        rebuild=row.rebuild_id,
+        fence=row.fence,
+        tenant=TenantId(row.tenant_id),
+        conversation=ConversationId(row.conversation_id),
+        turn=TurnId(row.turn_id),
+        attempt=row.attempt,
+        revision=RevisionDigest(row.revision),
+        offer=_artifact(row.offer),
+        tokens_total=row.tokens_total,
+    )
+
+
+def renew(conn: Connection, *, rebuild: str, fence: int, lease_s: float) -> bool:
+    """False once the fence is lost: then stop."""
+    query = update(rebuilds).where(_held(rebuild, fence)).values(lease_expires_at=lease_end(lease_s))
+    return conn.execute(query).rowcount == 1
+
+
+def finish(
+    conn: Connection,
+    *,
+    rebuild: str,
+    fence: int,
+    artifact: ArtifactId,
+    engine_boot: BootId,
+    tokens: int,
+    refusal: Refusal | None,
+) -> None:
+    """`refusal` is that of the artifact which was offered to the rebuilding engine.
+
+    Raises:
+        FenceLost: another worker claimed it, or its turn went on without.
+    """
+    ended = {
+        "artifact_id": artifact,
+        "engine_boot": engine_boot,
+        "tokens_done": tokens,
+        "refusal": None if refusal is None else to_document(refusal),
+    }
+    _end(conn, rebuild, fence, RebuildState.DONE, ended)
+
+
+def fail(conn: Connection, *, rebuild: str, fence: int, reason: str) -> None:
+    """Raises: FenceLost as `finish` does."""
+    _end(conn, rebuild, fence, RebuildState.FAILED, {"reason": reason})
+
+
+def find(conn: Connection, rebuild: str) -> Rebuild | None:
+    row = conn.execute(select(rebuilds).where(rebuilds.c.rebuild_id == rebuild)).mappings().one_or_none()
+    return None if row is None else _rebuild(dict(row))
+
+
+def supersede(conn: Connection, *, turn: TurnId) -> None:
+    """The turn goes on without: whoever still works on its rebuilds has lost the fence."""
+    conn.execute(
+        update(rebuilds)
+        .where(rebuilds.c.turn_id == turn, _active())
+        .values(state=RebuildState.SUPERSEDED, finished_at=CLOCK)
+    )
+
+
+def stalled(conn: Connection, *, queued_for_s: float, limit: int) -> list[tuple[str, Queue]]:
+    """Those to ring for again: queued for longer than that, or running under a lease that ran out."""
+    forgotten = or_(
+        and_(rebuilds.c.state == RebuildState.QUEUED, rebuilds.c.created_at <= lease_end(-queued_for_s)),
+        and_(rebuilds.c.state == RebuildState.RUNNING, expired(rebuilds.c.lease_expires_at)),
+    )
+    query = (
+        select(rebuilds.c.rebuild_id, rebuilds.c.queue)
+        .where(_active(), forgotten)
+        .order_by(rebuilds.c.created_at)
+        .limit(limit)
+    )
+    return [(row.rebuild_id, Queue(row.queue)) for row in conn.execute(query)]
+
+
+def _active() -> ColumnElement[bool]:
+    # Literals: the planner must see that the partial index applies.
+    return rebuilds.c.state.in_([RebuildState.QUEUED, RebuildState.RUNNING])
+
+
+def _held(rebuild: str, fence: int) -> ColumnElement[bool]:
+    return and_(
+        rebuilds.c.rebuild_id == rebuild,
+        rebuilds.c.fence == fence,
+        rebuilds.c.state == RebuildState.RUNNING,
+    )
+
+
+def _end(conn: Connection, rebuild: str, fence: int, state: RebuildState, ended: dict[str, Any]) -> None:
+    query = update(rebuilds).where(_held(rebuild, fence)).values(state=state, finished_at=CLOCK, **ended)
+    if conn.execute(query).rowcount != 1:
+        raise FenceLost(f"Rebuild {rebuild} is no longer held by fence {fence}: its result comes too late.")
+
+
+def _rebuild(row: dict[str, Any]) -> Rebuild:
+    return Rebuild(
+        id=row["rebuild_id"],
+        tenant=TenantId(row["tenant_id"]),
+        conversation=ConversationId(row["conversation_id"]),
+        turn=TurnId(row["turn_id"]),
+        attempt=row["attempt"],
+        revision=RevisionDigest(row["revision"]),
+        offer=_artifact(row["offer"]),
+        queue=Queue(row["queue"]),
+        state=RebuildState(row["state"]),
+        fence=row["fence"],
+        owner=row["owner"],
+        tokens_total=row["tokens_total"],
+        tokens_done=row["tokens_done"],
+        engine_boot=None if row["engine_boot"] is None else BootId(row["engine_boot"]),
+        artifact=_artifact(row["artifact_id"]),
+        reason=row["reason"],
+        refusal=None if row["refusal"] is None else Refusal.from_json(from_document(row["refusal"])),
+        created_at=row["created_at"],
+        started_at=row["started_at"],
+        finished_at=row["finished_at"],
+    )
+
+
+def _artifact(value: str | None) -> ArtifactId | None:
+    return None if value is None else ArtifactId(value)

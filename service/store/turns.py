@@ -1,0 +1,124 @@
+"""Which turns are open, who answers them, and which request each one came from; the facts are events."""
+
+from dataclasses import dataclass
+
+from sqlalchemy import Connection, insert, select, update
+from sqlalchemy.exc import IntegrityError
+
+from service.domain.errors import ConversationLocked, EverturnError, Internal, VersionConflict
+from service.domain.events import ConversationId, TenantId, TurnId
+from service.store.constraints import broken_constraint
+from service.store.leases import expired, lease_end
+from service.store.tables import ONE_OPEN_TURN, ONE_TURN_PER_KEY, turns
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IdempotentTurn:
+    turn: TurnId
+    conversation: ConversationId
+    request_hash: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OpenTurn:
+    tenant: TenantId
+    conversation: ConversationId
+    turn: TurnId
+
+
+def open_turn(
+    conn: Connection,
+    *,
+    tenant: TenantId,
+    turn: TurnId,
+    conversation: ConversationId,
+    idempotency_key: str | None,
+    request_hash: str,
+    owner: str,
+    lease_s: float,
+) -> None:
+    """Raises:
+    ConversationLocked: another turn of the conversation is open.
+    VersionConflict: a request with the same key was accepted meanwhile: look it up.
+    """
+    row = {
+        "turn_id": turn,
+        "tenant_id": tenant,
+        "conversation_id": conversation,
+        "idempotency_key": idempotency_key,
+        "request_hash": request_hash,
+        "owner": owner,
+    }
+    try:
+        conn.execute(insert(turns).values(row | {"lease_expires_at": lease_end(lease_s)}))
+    except IntegrityError as error:
+        raise _refusal(error, turn, conversation) from error
+
+
+def find_turn(conn: Connection, tenant: TenantId, turn: TurnId) -> ConversationId | None:
+    query = select(turns.c.conversation_id).where(turns.c.turn_id == turn, turns.c.tenant_id == tenant)
+    found = conn.execute(query).scalar_one_or_none()
+    return None if found is None else ConversationId(found)
+
+
+def find_idempotent(conn: Connection, tenant: TenantId, key: str) -> IdempotentTurn | None:
+    query = select(turns.c.turn_id, turns.c.conversation_id, turns.c.request_hash).where(
+        turns.c.tenant_id == tenant, turns.c.idempotency_key == key
+    )
+    row = conn.execute(query).one_or_none()
+    if row is None:
+        return None
+    return IdempotentTurn(
+        turn=TurnId(row.turn_id),
+        conversation=ConversationId(row.conversation_id),
+        request_hash=row.request_hash,
+    )
+
+
+def renew_lease(conn: Connection, *, turn: TurnId, owner: str, lease_s: float) -> bool:
+    """False once the turn is closed or another's."""
+    query = (
+        update(turns)
+        .where(turns.c.turn_id == turn, turns.c.owner == owner, ~turns.c.closed)
+        .values(lease_expires_at=lease_end(lease_s))
+    )
+    return conn.execute(query).rowcount == 1
+
+
+def close_turn(conn: Connection, *, tenant: TenantId, turn: TurnId) -> None:
+    conn.execute(
+        update(turns)
+        .where(turns.c.turn_id == turn, turns.c.tenant_id == tenant)
+        .values(closed=True, owner=None, lease_expires_at=None)
+    )
+
+
+def orphaned(conn: Connection, limit: int) -> list[OpenTurn]:
+    """Open turns whose owner went silent, longest first; locked, so that no other sweeper sees them meanwhile."""
+    query = (
+        select(turns.c.tenant_id, turns.c.conversation_id, turns.c.turn_id)
+        .where(~turns.c.closed, expired(turns.c.lease_expires_at))
+        .order_by(turns.c.lease_expires_at)
+        .limit(limit)
+        .with_for_update(skip_locked=True)
+    )
+    return [
+        OpenTurn(
+            tenant=TenantId(row.tenant_id),
+            conversation=ConversationId(row.conversation_id),
+            turn=TurnId(row.turn_id),
+        )
+        for row in conn.execute(query)
+    ]
+
+
+def _refusal(error: IntegrityError, turn: TurnId, conversation: ConversationId) -> EverturnError:
+    match broken_constraint(error):
+        case str(name) if name == ONE_OPEN_TURN:
+            return ConversationLocked(
+                f"Conversation {conversation} is answering another turn; send the next one when it has ended."
+            )
+        case str(name) if name == ONE_TURN_PER_KEY:
+            return VersionConflict(f"A request with turn {turn}'s idempotency key was accepted meanwhile.")
+        case name:
+            return Internal(f"Turn {turn} cannot be opened: it breaks {name}.")
