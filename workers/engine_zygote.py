@@ -7,6 +7,7 @@ import ctypes
 import gc
 import importlib
 import json
+import multiprocessing
 import os
 import signal
 import socket
@@ -103,7 +104,8 @@ def _become_engine(request: dict[str, Any], zygote: int, inherited: Sequence[soc
         os.dup2(log, 1)
         os.dup2(log, 2)
         os.environ.clear()
-        os.environ.update(request["env"] | {"VLLM_WORKER_MULTIPROC_METHOD": "fork"})
+        os.environ.update(request["env"])
+        _fork_workers()
         sys.argv = [API_SERVER, *request["argv"]]
         importlib.import_module(API_SERVER).main()
         status = 0
@@ -115,6 +117,18 @@ def _become_engine(request: dict[str, Any], zygote: int, inherited: Sequence[soc
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(status)
+
+
+def _fork_workers() -> None:
+    """vLLM's CPU platform insists on spawn, whatever is set, and each process would import everything anew."""
+    system_utils = importlib.import_module("vllm.utils.system_utils")
+    chosen = system_utils.get_mp_context
+    for module in list(sys.modules.values()):
+        if vars(module).get("get_mp_context") is chosen:
+            vars(module)["get_mp_context"] = lambda: multiprocessing.get_context("fork")
+    # OpenMP read its environment when torch was imported.
+    torch = importlib.import_module("torch")
+    torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
 
 
 def _die_with(parent: int) -> None:
