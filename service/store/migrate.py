@@ -45,7 +45,7 @@ def upgrade(url: str) -> None:
         raise _explained(error) from error
 
 
-def check_server(url: str, oldest: int = OLDEST_SERVER) -> None:
+def check_server(url: str) -> None:
     """Raises: as `upgrade` does, before anything is written."""
     parsed = parse_url(url)
     shown = parsed.set(drivername="postgresql", query={}).render_as_string(hide_password=True)
@@ -59,10 +59,10 @@ def check_server(url: str, oldest: int = OLDEST_SERVER) -> None:
         raise Unavailable(
             f"No database at {shown}: {_one_line(error)}. Start it, or correct EVERTURN_DATABASE_URL."
         ) from error
-    if version < oldest:
+    if version < OLDEST_SERVER:
         raise InvalidInput(
             f"The server at {shown} is PostgreSQL {version // 10_000}.{version % 10_000}; Everturn needs "
-            f"{oldest // 10_000} or newer. Upgrade it, or point EVERTURN_DATABASE_URL at another.",
+            f"{OLDEST_SERVER // 10_000} or newer. Upgrade it, or point EVERTURN_DATABASE_URL at another.",
             "database_url",
         )
 

@@ -1,0 +1,709 @@
+--
+-- PostgreSQL database dump
+--
+
+
+
+SET statement_timeout = 0;
+SET lock_timeout = 0;
+SET idle_in_transaction_session_timeout = 0;
+SET transaction_timeout = 0;
+SET client_encoding = 'UTF8';
+SET standard_conforming_strings = on;
+SELECT pg_catalog.set_config('search_path', '', false);
+SET check_function_bodies = false;
+SET xmloption = content;
+SET client_min_messages = warning;
+SET row_security = off;
+
+--
+-- Name: audit; Type: SCHEMA; Schema: -; Owner: everturn_owner
+--
+
+CREATE SCHEMA audit;
+
+
+ALTER SCHEMA audit OWNER TO everturn_owner;
+
+--
+-- Name: refuse_change(); Type: FUNCTION; Schema: public; Owner: everturn_owner
+--
+
+CREATE FUNCTION public.refuse_change() RETURNS trigger
+    LANGUAGE plpgsql
+    SET search_path TO ''
+    AS $$
+BEGIN
+    RAISE EXCEPTION '% is append-only: % is refused', TG_TABLE_NAME, TG_OP
+        USING ERRCODE = 'restrict_violation';
+END
+$$;
+
+
+ALTER FUNCTION public.refuse_change() OWNER TO everturn_owner;
+
+SET default_tablespace = '';
+
+SET default_table_access_method = heap;
+
+--
+-- Name: events; Type: TABLE; Schema: public; Owner: everturn_owner
+--
+
+CREATE TABLE public.events (
+    "position" bigint NOT NULL,
+    tenant_id text NOT NULL,
+    stream text NOT NULL,
+    stream_version bigint NOT NULL,
+    type text NOT NULL,
+    schema_number bigint NOT NULL,
+    occurred_at timestamp with time zone NOT NULL,
+    txid xid8 DEFAULT pg_current_xact_id() NOT NULL,
+    payload jsonb NOT NULL,
+    content bytea,
+    tokens bytea,
+    CONSTRAINT ck_events_payload CHECK ((jsonb_typeof(payload) = 'object'::text)),
+    CONSTRAINT ck_events_schema_number CHECK ((schema_number > 0)),
+    CONSTRAINT ck_events_stream CHECK (((tenant_id <> ''::text) AND (stream <> ''::text))),
+    CONSTRAINT ck_events_stream_version CHECK ((stream_version > 0)),
+    CONSTRAINT ck_events_tokens CHECK (((octet_length(tokens) % 4) = 0)),
+    CONSTRAINT ck_events_tokens_of_turn CHECK (((type = 'turn.completed'::text) = (tokens IS NOT NULL))),
+    CONSTRAINT ck_events_type CHECK ((type ~ '^[a-z_]+[.][a-z_]+$'::text))
+);
+
+
+ALTER TABLE public.events OWNER TO everturn_owner;
+
+--
+-- Name: turn_provenance; Type: VIEW; Schema: audit; Owner: everturn_owner
+--
+
+CREATE VIEW audit.turn_provenance AS
+ WITH facts AS (
+         SELECT completed."position",
+            completed.tenant_id,
+            completed.stream AS conversation_id,
+            (completed.payload ->> 'turn'::text) AS turn_id,
+            ((completed.payload ->> 'attempt'::text))::bigint AS attempt,
+            completed.occurred_at AS completed_at,
+            (started.payload ->> 'alias'::text) AS alias,
+            (started.payload ->> 'on_upgrade'::text) AS on_upgrade,
+            (started.payload ->> 'policy_level'::text) AS policy_level,
+            (pinned.payload ->> 'plan'::text) AS plan,
+            (pinned.payload ->> 'reason'::text) AS plan_reason,
+            (completed.payload ->> 'requested_revision'::text) AS requested_revision,
+            (pinned.payload ->> 'revision'::text) AS pinned_revision,
+            COALESCE((completed.payload #>> '{loaded,producer}'::text[]), (completed.payload ->> 'engine'::text)) AS prefill_engine,
+            (prefill.payload ->> 'revision'::text) AS prefill_revision,
+            (completed.payload #>> '{loaded,artifact}'::text[]) AS artifact_id,
+            (completed.payload #>> '{loaded,revision}'::text[]) AS artifact_revision,
+            (completed.payload ->> 'engine'::text) AS decode_engine,
+            (completed.payload ->> 'engine_revision'::text) AS decode_revision,
+            (decode.payload ->> 'revision'::text) AS decode_registered_revision,
+            (completed.payload ->> 'kv_source'::text) AS kv_source,
+            (completed.payload ->> 'kv_reason'::text) AS kv_reason,
+            ((completed.payload ->> 'prompt_tokens'::text))::bigint AS prompt_tokens,
+            ((completed.payload ->> 'local_tokens'::text))::bigint AS tokens_local,
+            COALESCE(((completed.payload #>> '{loaded,tokens}'::text[]))::bigint, (0)::bigint) AS tokens_loaded,
+            ((completed.payload ->> 'output'::text))::bigint AS output_tokens
+           FROM ((((public.events completed
+             LEFT JOIN public.events started ON (((started.type = 'turn.started'::text) AND (started.tenant_id = completed.tenant_id) AND ((started.payload ->> 'turn'::text) = (completed.payload ->> 'turn'::text)))))
+             LEFT JOIN public.events pinned ON (((pinned.type = 'turn.pinned'::text) AND (pinned.tenant_id = completed.tenant_id) AND ((pinned.payload ->> 'turn'::text) = (completed.payload ->> 'turn'::text)) AND ((pinned.payload ->> 'attempt'::text) = (completed.payload ->> 'attempt'::text)))))
+             LEFT JOIN public.events prefill ON (((prefill.type = 'engine.registered'::text) AND (prefill.tenant_id = 'fleet'::text) AND (prefill.stream = ('engine/'::text || COALESCE((completed.payload #>> '{loaded,producer}'::text[]), (completed.payload ->> 'engine'::text)))) AND (prefill.stream_version = 1))))
+             LEFT JOIN public.events decode ON (((decode.type = 'engine.registered'::text) AND (decode.tenant_id = 'fleet'::text) AND (decode.stream = ('engine/'::text || (completed.payload ->> 'engine'::text))) AND (decode.stream_version = 1))))
+          WHERE (completed.type = 'turn.completed'::text)
+        )
+ SELECT "position",
+    tenant_id,
+    conversation_id,
+    turn_id,
+    attempt,
+    completed_at,
+    alias,
+    on_upgrade,
+    policy_level,
+    plan,
+    plan_reason,
+    requested_revision,
+    pinned_revision,
+    prefill_engine,
+    prefill_revision,
+    artifact_id,
+    artifact_revision,
+    decode_engine,
+    decode_revision,
+    decode_registered_revision,
+    kv_source,
+    kv_reason,
+    prompt_tokens,
+    tokens_local,
+    tokens_loaded,
+    output_tokens,
+        CASE
+            WHEN (pinned_revision IS NULL) THEN 'the attempt was never pinned'::text
+            WHEN (pinned_revision <> requested_revision) THEN ((('pinned revision '::text || pinned_revision) || ' is not requested revision '::text) || requested_revision)
+            WHEN (prefill_revision IS NULL) THEN (('prefill engine '::text || prefill_engine) || ' never registered'::text)
+            WHEN (prefill_revision <> artifact_revision) THEN ((((('prefill engine '::text || prefill_engine) || ' registered as '::text) || prefill_revision) || ', which is not artifact revision '::text) || artifact_revision)
+            WHEN (artifact_revision <> decode_revision) THEN ((('artifact revision '::text || artifact_revision) || ' is not decode revision '::text) || decode_revision)
+            WHEN (decode_registered_revision IS NULL) THEN (('decode engine '::text || decode_engine) || ' never registered'::text)
+            WHEN (decode_registered_revision <> decode_revision) THEN ((((('decode engine '::text || decode_engine) || ' registered as '::text) || decode_registered_revision) || ', which is not decode revision '::text) || decode_revision)
+            WHEN (decode_revision <> requested_revision) THEN ((('decode revision '::text || decode_revision) || ' is not requested revision '::text) || requested_revision)
+            ELSE NULL::text
+        END AS first_divergence,
+    ((artifact_id IS NOT NULL) AND ((artifact_revision <> decode_revision) OR COALESCE((prefill_revision <> decode_revision), false))) AS cross_revision
+   FROM facts;
+
+
+ALTER VIEW audit.turn_provenance OWNER TO everturn_owner;
+
+--
+-- Name: cross_revision_hits; Type: VIEW; Schema: audit; Owner: everturn_owner
+--
+
+CREATE VIEW audit.cross_revision_hits AS
+ SELECT tenant_id,
+    conversation_id,
+    turn_id,
+    attempt,
+    completed_at,
+    prefill_engine,
+    prefill_revision,
+    artifact_id,
+    artifact_revision,
+    decode_engine,
+    decode_revision,
+    tokens_loaded,
+    first_divergence
+   FROM audit.turn_provenance
+  WHERE cross_revision;
+
+
+ALTER VIEW audit.cross_revision_hits OWNER TO everturn_owner;
+
+--
+-- Name: refusals; Type: VIEW; Schema: audit; Owner: everturn_owner
+--
+
+CREATE VIEW audit.refusals AS
+ SELECT "position",
+    tenant_id,
+    stream AS conversation_id,
+    (payload ->> 'turn'::text) AS turn_id,
+    ((payload ->> 'attempt'::text))::bigint AS attempt,
+    occurred_at AS refused_at,
+    (payload #>> '{refusal,artifact}'::text[]) AS artifact_id,
+    (payload #>> '{refusal,artifact_revision}'::text[]) AS artifact_revision,
+    (payload #>> '{refusal,artifact_producer}'::text[]) AS artifact_producer,
+    (payload ->> 'engine'::text) AS engine,
+    (payload ->> 'engine_revision'::text) AS engine_revision,
+    (payload #>> '{refusal,reason}'::text[]) AS reason,
+    (payload #>> '{refusal,detail}'::text[]) AS detail,
+    ARRAY( SELECT jsonb_array_elements_text((events.payload #> '{refusal,differing}'::text[])) AS jsonb_array_elements_text) AS differing
+   FROM public.events
+  WHERE (type = 'kv.refused'::text);
+
+
+ALTER VIEW audit.refusals OWNER TO everturn_owner;
+
+--
+-- Name: aliases; Type: TABLE; Schema: public; Owner: everturn_owner
+--
+
+CREATE TABLE public.aliases (
+    alias text NOT NULL,
+    revision text NOT NULL,
+    on_upgrade text,
+    moved_at timestamp with time zone DEFAULT clock_timestamp() NOT NULL,
+    CONSTRAINT ck_aliases_alias CHECK ((alias <> ''::text)),
+    CONSTRAINT ck_aliases_on_upgrade CHECK ((on_upgrade = ANY (ARRAY['replay'::text, 'stay'::text, 'stay_strict'::text])))
+);
+
+
+ALTER TABLE public.aliases OWNER TO everturn_owner;
+
+--
+-- Name: api_keys; Type: TABLE; Schema: public; Owner: everturn_owner
+--
+
+CREATE TABLE public.api_keys (
+    key_id text NOT NULL,
+    tenant_id text,
+    scope text NOT NULL,
+    secret_sha256 bytea NOT NULL,
+    created_at timestamp with time zone NOT NULL,
+    CONSTRAINT ck_api_keys_scope CHECK ((scope = ANY (ARRAY['tenant'::text, 'operator'::text]))),
+    CONSTRAINT ck_api_keys_secret_sha256 CHECK ((octet_length(secret_sha256) = 32)),
+    CONSTRAINT ck_api_keys_tenant CHECK (((scope = 'tenant'::text) = (tenant_id IS NOT NULL)))
+);
+
+
+ALTER TABLE public.api_keys OWNER TO everturn_owner;
+
+--
+-- Name: artifacts; Type: TABLE; Schema: public; Owner: everturn_owner
+--
+
+CREATE TABLE public.artifacts (
+    artifact_id text NOT NULL,
+    tenant_id text NOT NULL,
+    conversation_id text NOT NULL,
+    revision text NOT NULL,
+    producer text NOT NULL,
+    made_by text NOT NULL,
+    tokens bigint NOT NULL,
+    blocks bigint NOT NULL,
+    bytes bigint NOT NULL,
+    tip text NOT NULL,
+    expires_ms bigint NOT NULL,
+    recorded_at timestamp with time zone NOT NULL,
+    CONSTRAINT ck_artifacts_artifact_id CHECK ((artifact_id ~ '^kv_[0-9a-z]{8,64}$'::text)),
+    CONSTRAINT ck_artifacts_made_by CHECK ((made_by = ANY (ARRAY['prefill'::text, 'decode'::text]))),
+    CONSTRAINT ck_artifacts_revision CHECK ((revision ~ '^rev_[0-9a-f]{64}$'::text)),
+    CONSTRAINT ck_artifacts_size CHECK (((tokens > 0) AND (blocks > 0) AND (bytes > 0)))
+);
+
+
+ALTER TABLE public.artifacts OWNER TO everturn_owner;
+
+--
+-- Name: engines; Type: TABLE; Schema: public; Owner: everturn_owner
+--
+
+CREATE TABLE public.engines (
+    boot text NOT NULL,
+    revision text NOT NULL,
+    address text NOT NULL,
+    role text NOT NULL,
+    state text NOT NULL,
+    lease_expires_at timestamp with time zone NOT NULL,
+    registered_at timestamp with time zone DEFAULT clock_timestamp() NOT NULL,
+    CONSTRAINT ck_engines_boot CHECK ((boot <> ''::text)),
+    CONSTRAINT ck_engines_role CHECK ((role = ANY (ARRAY['both'::text, 'prefill'::text, 'decode'::text]))),
+    CONSTRAINT ck_engines_state CHECK ((state = ANY (ARRAY['ready'::text, 'draining'::text, 'gone'::text])))
+);
+
+
+ALTER TABLE public.engines OWNER TO everturn_owner;
+
+--
+-- Name: events_position_seq; Type: SEQUENCE; Schema: public; Owner: everturn_owner
+--
+
+ALTER TABLE public.events ALTER COLUMN "position" ADD GENERATED ALWAYS AS IDENTITY (
+    SEQUENCE NAME public.events_position_seq
+    START WITH 1
+    INCREMENT BY 1
+    NO MINVALUE
+    NO MAXVALUE
+    CACHE 1
+);
+
+
+--
+-- Name: everturn_schema; Type: TABLE; Schema: public; Owner: everturn_owner
+--
+
+CREATE TABLE public.everturn_schema (
+    version_num character varying(32) NOT NULL
+);
+
+
+ALTER TABLE public.everturn_schema OWNER TO everturn_owner;
+
+--
+-- Name: rebuilds; Type: TABLE; Schema: public; Owner: everturn_owner
+--
+
+CREATE TABLE public.rebuilds (
+    rebuild_id text NOT NULL,
+    tenant_id text NOT NULL,
+    conversation_id text NOT NULL,
+    turn_id text NOT NULL,
+    attempt bigint NOT NULL,
+    revision text NOT NULL,
+    offer text,
+    queue text NOT NULL,
+    state text DEFAULT 'queued'::text NOT NULL,
+    fence bigint DEFAULT 0 NOT NULL,
+    owner text,
+    lease_expires_at timestamp with time zone,
+    tokens_total bigint NOT NULL,
+    tokens_done bigint DEFAULT 0 NOT NULL,
+    engine_boot text,
+    artifact_id text,
+    reason text,
+    refusal jsonb,
+    created_at timestamp with time zone DEFAULT clock_timestamp() NOT NULL,
+    started_at timestamp with time zone,
+    finished_at timestamp with time zone,
+    CONSTRAINT ck_rebuilds_done CHECK (((state <> 'done'::text) OR ((artifact_id IS NOT NULL) AND (engine_boot IS NOT NULL)))),
+    CONSTRAINT ck_rebuilds_failed CHECK (((state <> 'failed'::text) OR (reason IS NOT NULL))),
+    CONSTRAINT ck_rebuilds_fence CHECK (((attempt > 0) AND (fence >= 0))),
+    CONSTRAINT ck_rebuilds_finished CHECK (((state = ANY (ARRAY['queued'::text, 'running'::text])) = (finished_at IS NULL))),
+    CONSTRAINT ck_rebuilds_queue CHECK ((queue = ANY (ARRAY['interactive'::text, 'background'::text]))),
+    CONSTRAINT ck_rebuilds_revision CHECK ((revision ~ '^rev_[0-9a-f]{64}$'::text)),
+    CONSTRAINT ck_rebuilds_running CHECK (((state <> 'running'::text) OR ((fence > 0) AND (owner IS NOT NULL) AND (lease_expires_at IS NOT NULL)))),
+    CONSTRAINT ck_rebuilds_state CHECK ((state = ANY (ARRAY['queued'::text, 'running'::text, 'done'::text, 'failed'::text, 'superseded'::text]))),
+    CONSTRAINT ck_rebuilds_tokens CHECK (((tokens_total >= 0) AND (tokens_done >= 0)))
+);
+
+
+ALTER TABLE public.rebuilds OWNER TO everturn_owner;
+
+--
+-- Name: revisions; Type: TABLE; Schema: public; Owner: everturn_owner
+--
+
+CREATE TABLE public.revisions (
+    revision text NOT NULL,
+    descriptor json NOT NULL,
+    label text,
+    registered_at timestamp with time zone DEFAULT clock_timestamp() NOT NULL,
+    CONSTRAINT ck_revisions_revision CHECK ((revision ~ '^rev_[0-9a-f]{64}$'::text))
+);
+
+
+ALTER TABLE public.revisions OWNER TO everturn_owner;
+
+--
+-- Name: tenants; Type: TABLE; Schema: public; Owner: everturn_owner
+--
+
+CREATE TABLE public.tenants (
+    tenant_id text NOT NULL,
+    on_upgrade text,
+    created_at timestamp with time zone DEFAULT clock_timestamp() NOT NULL,
+    CONSTRAINT ck_tenants_on_upgrade CHECK ((on_upgrade = ANY (ARRAY['replay'::text, 'stay'::text, 'stay_strict'::text]))),
+    CONSTRAINT ck_tenants_tenant_id CHECK (((tenant_id ~ '^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$'::text) AND (tenant_id <> 'fleet'::text)))
+);
+
+
+ALTER TABLE public.tenants OWNER TO everturn_owner;
+
+--
+-- Name: turns; Type: TABLE; Schema: public; Owner: everturn_owner
+--
+
+CREATE TABLE public.turns (
+    turn_id text NOT NULL,
+    tenant_id text NOT NULL,
+    conversation_id text NOT NULL,
+    idempotency_key text,
+    request_hash text NOT NULL,
+    owner text,
+    lease_expires_at timestamp with time zone,
+    closed boolean DEFAULT false NOT NULL,
+    opened_at timestamp with time zone DEFAULT clock_timestamp() NOT NULL,
+    CONSTRAINT ck_turns_lease CHECK (((closed = (owner IS NULL)) AND (closed = (lease_expires_at IS NULL))))
+);
+
+
+ALTER TABLE public.turns OWNER TO everturn_owner;
+
+--
+-- Name: everturn_schema everturn_schema_pkc; Type: CONSTRAINT; Schema: public; Owner: everturn_owner
+--
+
+ALTER TABLE ONLY public.everturn_schema
+    ADD CONSTRAINT everturn_schema_pkc PRIMARY KEY (version_num);
+
+
+--
+-- Name: aliases pk_aliases; Type: CONSTRAINT; Schema: public; Owner: everturn_owner
+--
+
+ALTER TABLE ONLY public.aliases
+    ADD CONSTRAINT pk_aliases PRIMARY KEY (alias);
+
+
+--
+-- Name: api_keys pk_api_keys; Type: CONSTRAINT; Schema: public; Owner: everturn_owner
+--
+
+ALTER TABLE ONLY public.api_keys
+    ADD CONSTRAINT pk_api_keys PRIMARY KEY (key_id);
+
+
+--
+-- Name: artifacts pk_artifacts; Type: CONSTRAINT; Schema: public; Owner: everturn_owner
+--
+
+ALTER TABLE ONLY public.artifacts
+    ADD CONSTRAINT pk_artifacts PRIMARY KEY (artifact_id);
+
+
+--
+-- Name: engines pk_engines; Type: CONSTRAINT; Schema: public; Owner: everturn_owner
+--
+
+ALTER TABLE ONLY public.engines
+    ADD CONSTRAINT pk_engines PRIMARY KEY (boot);
+
+
+--
+-- Name: events pk_events; Type: CONSTRAINT; Schema: public; Owner: everturn_owner
+--
+
+ALTER TABLE ONLY public.events
+    ADD CONSTRAINT pk_events PRIMARY KEY ("position");
+
+
+--
+-- Name: rebuilds pk_rebuilds; Type: CONSTRAINT; Schema: public; Owner: everturn_owner
+--
+
+ALTER TABLE ONLY public.rebuilds
+    ADD CONSTRAINT pk_rebuilds PRIMARY KEY (rebuild_id);
+
+
+--
+-- Name: revisions pk_revisions; Type: CONSTRAINT; Schema: public; Owner: everturn_owner
+--
+
+ALTER TABLE ONLY public.revisions
+    ADD CONSTRAINT pk_revisions PRIMARY KEY (revision);
+
+
+--
+-- Name: tenants pk_tenants; Type: CONSTRAINT; Schema: public; Owner: everturn_owner
+--
+
+ALTER TABLE ONLY public.tenants
+    ADD CONSTRAINT pk_tenants PRIMARY KEY (tenant_id);
+
+
+--
+-- Name: turns pk_turns; Type: CONSTRAINT; Schema: public; Owner: everturn_owner
+--
+
+ALTER TABLE ONLY public.turns
+    ADD CONSTRAINT pk_turns PRIMARY KEY (turn_id, tenant_id);
+
+
+--
+-- Name: api_keys uq_api_keys_secret_sha256; Type: CONSTRAINT; Schema: public; Owner: everturn_owner
+--
+
+ALTER TABLE ONLY public.api_keys
+    ADD CONSTRAINT uq_api_keys_secret_sha256 UNIQUE (secret_sha256);
+
+
+--
+-- Name: events uq_events_stream_version; Type: CONSTRAINT; Schema: public; Owner: everturn_owner
+--
+
+ALTER TABLE ONLY public.events
+    ADD CONSTRAINT uq_events_stream_version UNIQUE (tenant_id, stream, stream_version);
+
+
+--
+-- Name: turns uq_turns_idempotency_key; Type: CONSTRAINT; Schema: public; Owner: everturn_owner
+--
+
+ALTER TABLE ONLY public.turns
+    ADD CONSTRAINT uq_turns_idempotency_key UNIQUE (tenant_id, idempotency_key);
+
+
+--
+-- Name: ix_artifacts_conversation; Type: INDEX; Schema: public; Owner: everturn_owner
+--
+
+CREATE INDEX ix_artifacts_conversation ON public.artifacts USING btree (tenant_id, conversation_id, recorded_at);
+
+
+--
+-- Name: ix_events_refused; Type: INDEX; Schema: public; Owner: everturn_owner
+--
+
+CREATE INDEX ix_events_refused ON public.events USING btree ("position") WHERE (type = 'kv.refused'::text);
+
+
+--
+-- Name: uq_events_turn_completed; Type: INDEX; Schema: public; Owner: everturn_owner
+--
+
+CREATE UNIQUE INDEX uq_events_turn_completed ON public.events USING btree (((payload ->> 'turn'::text)), tenant_id) WHERE (type = 'turn.completed'::text);
+
+
+--
+-- Name: uq_events_turn_pinned; Type: INDEX; Schema: public; Owner: everturn_owner
+--
+
+CREATE UNIQUE INDEX uq_events_turn_pinned ON public.events USING btree (((payload ->> 'turn'::text)), ((payload ->> 'attempt'::text)), tenant_id) WHERE (type = 'turn.pinned'::text);
+
+
+--
+-- Name: uq_events_turn_started; Type: INDEX; Schema: public; Owner: everturn_owner
+--
+
+CREATE UNIQUE INDEX uq_events_turn_started ON public.events USING btree (((payload ->> 'turn'::text)), tenant_id) WHERE (type = 'turn.started'::text);
+
+
+--
+-- Name: uq_rebuilds_active; Type: INDEX; Schema: public; Owner: everturn_owner
+--
+
+CREATE UNIQUE INDEX uq_rebuilds_active ON public.rebuilds USING btree (turn_id, attempt, tenant_id) WHERE (state = ANY (ARRAY['queued'::text, 'running'::text]));
+
+
+--
+-- Name: uq_turns_open; Type: INDEX; Schema: public; Owner: everturn_owner
+--
+
+CREATE UNIQUE INDEX uq_turns_open ON public.turns USING btree (tenant_id, conversation_id) WHERE (NOT closed);
+
+
+--
+-- Name: events append_only; Type: TRIGGER; Schema: public; Owner: everturn_owner
+--
+
+CREATE TRIGGER append_only BEFORE DELETE OR UPDATE OR TRUNCATE ON public.events FOR EACH STATEMENT EXECUTE FUNCTION public.refuse_change();
+
+ALTER TABLE public.events ENABLE ALWAYS TRIGGER append_only;
+
+
+--
+-- Name: revisions append_only; Type: TRIGGER; Schema: public; Owner: everturn_owner
+--
+
+CREATE TRIGGER append_only BEFORE DELETE OR UPDATE OR TRUNCATE ON public.revisions FOR EACH STATEMENT EXECUTE FUNCTION public.refuse_change();
+
+ALTER TABLE public.revisions ENABLE ALWAYS TRIGGER append_only;
+
+
+--
+-- Name: aliases fk_aliases_revision; Type: FK CONSTRAINT; Schema: public; Owner: everturn_owner
+--
+
+ALTER TABLE ONLY public.aliases
+    ADD CONSTRAINT fk_aliases_revision FOREIGN KEY (revision) REFERENCES public.revisions(revision);
+
+
+--
+-- Name: api_keys fk_api_keys_tenant_id; Type: FK CONSTRAINT; Schema: public; Owner: everturn_owner
+--
+
+ALTER TABLE ONLY public.api_keys
+    ADD CONSTRAINT fk_api_keys_tenant_id FOREIGN KEY (tenant_id) REFERENCES public.tenants(tenant_id);
+
+
+--
+-- Name: engines fk_engines_revision; Type: FK CONSTRAINT; Schema: public; Owner: everturn_owner
+--
+
+ALTER TABLE ONLY public.engines
+    ADD CONSTRAINT fk_engines_revision FOREIGN KEY (revision) REFERENCES public.revisions(revision);
+
+
+--
+-- Name: SCHEMA audit; Type: ACL; Schema: -; Owner: everturn_owner
+--
+
+GRANT USAGE ON SCHEMA audit TO everturn_service;
+GRANT USAGE ON SCHEMA audit TO everturn_auditor;
+
+
+--
+-- Name: SCHEMA public; Type: ACL; Schema: -; Owner: pg_database_owner
+--
+
+GRANT CREATE ON SCHEMA public TO everturn_owner;
+
+
+--
+-- Name: FUNCTION refuse_change(); Type: ACL; Schema: public; Owner: everturn_owner
+--
+
+REVOKE ALL ON FUNCTION public.refuse_change() FROM PUBLIC;
+
+
+--
+-- Name: TABLE events; Type: ACL; Schema: public; Owner: everturn_owner
+--
+
+GRANT SELECT,INSERT ON TABLE public.events TO everturn_service;
+
+
+--
+-- Name: TABLE turn_provenance; Type: ACL; Schema: audit; Owner: everturn_owner
+--
+
+GRANT SELECT ON TABLE audit.turn_provenance TO everturn_service;
+GRANT SELECT ON TABLE audit.turn_provenance TO everturn_auditor;
+
+
+--
+-- Name: TABLE cross_revision_hits; Type: ACL; Schema: audit; Owner: everturn_owner
+--
+
+GRANT SELECT ON TABLE audit.cross_revision_hits TO everturn_service;
+GRANT SELECT ON TABLE audit.cross_revision_hits TO everturn_auditor;
+
+
+--
+-- Name: TABLE refusals; Type: ACL; Schema: audit; Owner: everturn_owner
+--
+
+GRANT SELECT ON TABLE audit.refusals TO everturn_service;
+GRANT SELECT ON TABLE audit.refusals TO everturn_auditor;
+
+
+--
+-- Name: TABLE aliases; Type: ACL; Schema: public; Owner: everturn_owner
+--
+
+GRANT SELECT,INSERT,UPDATE ON TABLE public.aliases TO everturn_service;
+
+
+--
+-- Name: TABLE api_keys; Type: ACL; Schema: public; Owner: everturn_owner
+--
+
+GRANT SELECT,INSERT ON TABLE public.api_keys TO everturn_service;
+
+
+--
+-- Name: TABLE artifacts; Type: ACL; Schema: public; Owner: everturn_owner
+--
+
+GRANT SELECT,INSERT,DELETE,UPDATE ON TABLE public.artifacts TO everturn_service;
+
+
+--
+-- Name: TABLE engines; Type: ACL; Schema: public; Owner: everturn_owner
+--
+
+GRANT SELECT,INSERT,DELETE,UPDATE ON TABLE public.engines TO everturn_service;
+
+
+--
+-- Name: TABLE rebuilds; Type: ACL; Schema: public; Owner: everturn_owner
+--
+
+GRANT SELECT,INSERT,DELETE,UPDATE ON TABLE public.rebuilds TO everturn_service;
+
+
+--
+-- Name: TABLE revisions; Type: ACL; Schema: public; Owner: everturn_owner
+--
+
+GRANT SELECT,INSERT ON TABLE public.revisions TO everturn_service;
+
+
+--
+-- Name: TABLE tenants; Type: ACL; Schema: public; Owner: everturn_owner
+--
+
+GRANT SELECT,INSERT ON TABLE public.tenants TO everturn_service;
+
+
+--
+-- Name: TABLE turns; Type: ACL; Schema: public; Owner: everturn_owner
+--
+
+GRANT SELECT,INSERT,UPDATE ON TABLE public.turns TO everturn_service;
+
+
+--
+-- PostgreSQL database dump complete
+--
