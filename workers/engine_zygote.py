@@ -111,8 +111,8 @@ def _become_engine(request: dict[str, Any], zygote: int, inherited: Sequence[soc
         status = 0
     except SystemExit as stop:
         status = stop.code if isinstance(stop.code, int) else int(stop.code is not None)
-    except BaseException:  # the child must not run on as a second zygote
-        sys.excepthook(*sys.exc_info())  # type: ignore[arg-type]
+    except BaseException:  # noqa: BLE001 the child must not run on as a second zygote
+        sys.excepthook(*sys.exc_info())
     finally:
         sys.stdout.flush()
         sys.stderr.flush()
@@ -120,7 +120,7 @@ def _become_engine(request: dict[str, Any], zygote: int, inherited: Sequence[soc
 
 
 def _fork_workers() -> None:
-    """vLLM's CPU platform insists on spawn, whatever is set, and each process would import everything anew."""
+    """The CPU platform insists on spawn, whatever is set, and each process would import everything anew."""
     system_utils = importlib.import_module("vllm.utils.system_utils")
     chosen = system_utils.get_mp_context
     for module in list(sys.modules.values()):

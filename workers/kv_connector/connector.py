@@ -1,5 +1,7 @@
 """vLLM's KV connector: maps its hooks to the scheduler side and the worker side, and lets none of them raise."""
 
+# ruff: noqa: ARG002 vLLM says what its hooks are given
+
 import json
 from collections.abc import Mapping
 from dataclasses import asdict
@@ -7,10 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-
-from service.domain.artifact import BootId, Tensor
-from service.domain.errors import EverturnError
-from service.domain.revision import Descriptor
 from vllm.distributed.kv_transfer.kv_connector.v1.base import (
     KVConnectorBase_V1,
     KVConnectorHandshakeMetadata,
@@ -22,6 +20,10 @@ from vllm.distributed.kv_transfer.kv_connector.v1.base import (
 from vllm.logger import init_logger
 from vllm.v1.kv_cache_interface import FullAttentionSpec
 from vllm.v1.metrics.cache_hit_source import CacheHitSource
+
+from service.domain.artifact import BootId, Tensor
+from service.domain.errors import EverturnError
+from service.domain.revision import Descriptor
 from workers.kv_connector.hooks import never_raises
 from workers.kv_connector.identity import block_tensors, measure
 from workers.kv_connector.loading import Loader
@@ -36,7 +38,7 @@ from workers.kv_connector.worker import Settled, WorkerSide
 logger = init_logger("vllm.everturn")
 
 
-class EverturnConnector(KVConnectorBase_V1, SupportsHMA):
+class EverturnConnector(KVConnectorBase_V1, SupportsHMA):  # type: ignore[misc]
     """Extra config: `store` and `run_dir` (folders), `boot_id`, and `hash_cache` (folder, default `run_dir`)."""
 
     _cache_hit_source = CacheHitSource.DISK
@@ -64,7 +66,7 @@ class EverturnConnector(KVConnectorBase_V1, SupportsHMA):
 
     # Identity: each rank measures, the scheduler side compares and publishes
 
-    @never_raises(lambda self, error, kv_caches: self._unmeasured(error))
+    @never_raises(lambda self, error, *_: self._unmeasured(error))
     def register_kv_caches(self, kv_caches: dict[str, torch.Tensor]) -> None:
         own, stops = measure(self._vllm_config, self._kv_cache_config, kv_caches, self._hash_cache)
         tensors = block_tensors(kv_caches)
@@ -84,7 +86,7 @@ class EverturnConnector(KVConnectorBase_V1, SupportsHMA):
     def get_handshake_metadata(self) -> KVConnectorHandshakeMetadata | None:
         return self._measurement
 
-    @never_raises(lambda self, error, metadata: None)
+    @never_raises(lambda *_: None)
     def set_xfer_handshake_metadata_pp_aware(
         self, metadata: Mapping[tuple[int, int], KVConnectorHandshakeMetadata]
     ) -> None:
@@ -120,13 +122,17 @@ class EverturnConnector(KVConnectorBase_V1, SupportsHMA):
     def _broke(self, error: Exception, request: Any, *, waiting_for_load: bool = False) -> None:
         self._scheduler.broke(request, error, waiting_for_load=waiting_for_load)
 
-    @never_raises(lambda self, error, request, num_computed_tokens: self._broke(error, request) or (0, False))
+    @never_raises(lambda self, error, request: self._broke(error, request))
+    def on_new_request(self, request: Any) -> None:
+        self._scheduler.arrived(request)
+
+    @never_raises(lambda self, error, request, *_: (self._broke(error, request), (0, False))[1])
     def get_num_new_matched_tokens(self, request: Any, num_computed_tokens: int) -> tuple[int, bool]:
         tokens = self._scheduler.matched(request, num_computed_tokens)
         return tokens, tokens > 0
 
     @never_raises(
-        lambda self, error, request, blocks, num_external_tokens: self._broke(
+        lambda self, error, request, _, num_external_tokens: self._broke(
             error, request, waiting_for_load=num_external_tokens > 0
         )
     )
@@ -134,17 +140,17 @@ class EverturnConnector(KVConnectorBase_V1, SupportsHMA):
         if num_external_tokens > 0:
             self._scheduler.allocated(request, blocks.get_block_ids()[0], num_external_tokens)
 
-    @never_raises(lambda self, error, scheduler_output: Jobs())
+    @never_raises(lambda *_: Jobs())
     def build_connector_meta(self, scheduler_output: Any) -> KVConnectorMetadata:
         return self._scheduler.jobs()
 
-    @never_raises(lambda self, error, connector_output: None)
+    @never_raises(lambda *_: None)
     def update_connector_output(self, connector_output: Any) -> None:
         outcomes = connector_output.kv_connector_worker_meta
         if isinstance(outcomes, Outcomes):
             self._scheduler.learned(outcomes)
 
-    @never_raises(lambda self, error, request, block_ids: self._broke(error, request) or (False, None))
+    @never_raises(lambda self, error, request, *_: (self._broke(error, request), (False, None))[1])
     def request_finished_all_groups(
         self, request: Any, block_ids: tuple[list[int], ...]
     ) -> tuple[bool, dict[str, Any] | None]:
@@ -152,7 +158,7 @@ class EverturnConnector(KVConnectorBase_V1, SupportsHMA):
 
     # Worker side
 
-    @never_raises(lambda self, error, forward_context, **kwargs: None)
+    @never_raises(lambda *_, **__: None)
     def start_load_kv(self, forward_context: Any, **kwargs: Any) -> None:
         jobs = self._get_connector_metadata()
         if isinstance(jobs, Jobs) and self._worker is not None:
@@ -167,7 +173,7 @@ class EverturnConnector(KVConnectorBase_V1, SupportsHMA):
     def wait_for_save(self) -> None:
         return
 
-    @never_raises(lambda self, error, finished_req_ids: KVConnectorTransferResults())
+    @never_raises(lambda *_: KVConnectorTransferResults())
     def get_transfer_results(self, finished_req_ids: set[str]) -> KVConnectorTransferResults:
         self._settled = self._worker.settled() if self._worker is not None else Settled()
         return KVConnectorTransferResults(

@@ -2,32 +2,27 @@
 
 import functools
 from collections.abc import Callable
-from typing import Concatenate, ParamSpec, TypeVar
+from typing import Any, TypeVar, cast
 
 from vllm.logger import init_logger
 
 logger = init_logger("vllm.everturn")
 
-Self_ = TypeVar("Self_")
-Arguments = ParamSpec("Arguments")
-Result = TypeVar("Result")
-Hook = Callable[Concatenate[Self_, Arguments], Result]
+Hook = TypeVar("Hook", bound=Callable[..., Any])
 
 
-def never_raises(
-    otherwise: Callable[Concatenate[Self_, Exception, Arguments], Result],
-) -> Callable[[Hook[Self_, Arguments, Result]], Hook[Self_, Arguments, Result]]:
-    """`otherwise` gets the exception and the hook's arguments, records a refusal, and gives the harmless answer."""
+def never_raises(otherwise: Callable[..., object]) -> Callable[[Hook], Hook]:
+    """`otherwise` gets self, the exception and the hook's arguments; it records a refusal and gives the harmless answer."""
 
-    def wrap(hook: Hook[Self_, Arguments, Result]) -> Hook[Self_, Arguments, Result]:
+    def wrap(hook: Hook) -> Hook:
         @functools.wraps(hook)
-        def guarded(self: Self_, *args: Arguments.args, **kwargs: Arguments.kwargs) -> Result:
+        def guarded(self: Any, *args: Any, **kwargs: Any) -> Any:
             try:
                 return hook(self, *args, **kwargs)
             except Exception as error:
                 logger.exception("Everturn refused KV: its hook %s failed", hook.__name__)
                 return otherwise(self, error, *args, **kwargs)
 
-        return guarded
+        return cast("Hook", guarded)
 
     return wrap

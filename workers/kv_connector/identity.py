@@ -18,10 +18,24 @@ from workers.kv_connector.text_identity import measure_text
 from workers.kv_connector.weights import weights_digest
 
 CONFIG_NOISE = frozenset(
-    {"transformers_version", "dtype", "torch_dtype", "use_cache", "id2label", "label2id", "quantization_config"}
+    {
+        "transformers_version",
+        "dtype",
+        "torch_dtype",
+        "use_cache",
+        "id2label",
+        "label2id",
+        "quantization_config",
+    }
     | {"output_attentions", "output_hidden_states", "return_dict", "problem_type"}
 )
-POSITION_KEYS = ("rope_", "partial_rotary_factor", "sliding_window", "use_sliding_window", "max_window_layers")
+POSITION_KEYS = (
+    "rope_",
+    "partial_rotary_factor",
+    "sliding_window",
+    "use_sliding_window",
+    "max_window_layers",
+)
 LENGTH_FREE_ROPE = frozenset({"default", "linear", "llama3", "yarn", "mrope"})
 """Rope kinds whose angles do not depend on the served length."""
 
@@ -118,7 +132,9 @@ def _refuse_unmeasurable(vllm_config: Any, kv_cache_config: Any) -> None:
             "weights",
         )
     if getattr(vllm_config.cache_config, "calculate_kv_scales", False):
-        raise InvalidInput("KV scales computed at run time identify nothing; take the checkpoint's.", "kv_scales")
+        raise InvalidInput(
+            "KV scales computed at run time identify nothing; take the checkpoint's.", "kv_scales"
+        )
     if not kv_cache_config.kv_cache_groups:
         raise InvalidInput("This model has no KV cache.", "kv_layout")
 
@@ -137,7 +153,9 @@ def _architecture(model: Any) -> dict[str, Scalar]:
         for key, value in model.hf_text_config.to_dict().items()
         if key not in CONFIG_NOISE and not key.startswith(("_", *POSITION_KEYS))
     }
-    return flatten(config) | {"implementation": f"{model.architecture} {model.model_impl}".replace(" auto", " vllm")}
+    return flatten(config) | {
+        "implementation": f"{model.architecture} {model.model_impl}".replace(" auto", " vllm")
+    }
 
 
 def _position(model: Any) -> dict[str, Scalar]:
@@ -180,7 +198,7 @@ def _kv_layout(kv_cache_config: Any, kv_caches: dict[str, torch.Tensor]) -> dict
     layout: dict[str, Scalar] = {"order": str(kv_cache_config.kv_cache_layout), "layers": len(kv_caches)}
     for name, cache in kv_caches.items():
         # The order of the strides, not the strides: how many blocks fit in memory is not identity.
-        order = sorted(range(cache.dim()), key=lambda axis: -cache.stride(axis))  # noqa: B023 used at once
+        order = sorted(range(cache.dim()), key=cache.stride, reverse=True)
         kind = f"{_name(cache.dtype)} {tuple(cache.shape[1:])} order {tuple(order)}"
         layout.setdefault(f"kind.{kind}", name)
     specs = {str(type(group.kv_cache_spec).__name__) for group in kv_cache_config.kv_cache_groups}
@@ -215,7 +233,7 @@ def _environment(vllm_config: Any) -> dict[str, Scalar]:
         "disable_cascade_attn": bool(vllm_config.model_config.disable_cascade_attn),
         "torch.float32_matmul_precision": torch.get_float32_matmul_precision(),
         "torch.deterministic": torch.are_deterministic_algorithms_enabled(),
-        "torch.mkldnn": torch.backends.mkldnn.enabled,  # type: ignore[attr-defined]
+        "torch.mkldnn": torch.backends.mkldnn.enabled,
         "torch.cuda_tf32": torch.backends.cuda.matmul.allow_tf32,
     }
 
@@ -228,7 +246,9 @@ def _concerns_platform(name: str) -> bool:
 
 def _plain(config: Any) -> dict[str, str]:
     # The backend is measured from the layers; here it only says what was asked.
-    return {key: str(value) for key, value in vars(config).items() if key not in {"backend", "backend_per_kind"}}
+    return {
+        key: str(value) for key, value in vars(config).items() if key not in {"backend", "backend_per_kind"}
+    }
 
 
 def _compile_mode(vllm_config: Any) -> str:

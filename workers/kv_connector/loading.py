@@ -94,4 +94,6 @@ def refusal(job: LoadJob, reason: RefusalReason, detail: str) -> Refusal:
 
 def _check_lease(job: LoadJob) -> None:
     if time.time_ns() // 1_000_000 >= job.expires_ms:
-        raise Unfit(RefusalReason.LEASE_EXPIRED, f"it expired at {job.expires_ms}, before its blocks were all read")
+        raise Unfit(
+            RefusalReason.LEASE_EXPIRED, f"it expired at {job.expires_ms}, before its blocks were all read"
+        )

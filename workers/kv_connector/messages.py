@@ -3,14 +3,15 @@
 from dataclasses import dataclass
 from typing import Self
 
-from service.domain.artifact import ArtifactId, Block, BootId, MadeBy
-from service.domain.evidence import Loaded, Published, Refusal
-from service.domain.revision import RevisionDigest
 from vllm.distributed.kv_transfer.kv_connector.v1.base import (
     KVConnectorHandshakeMetadata,
     KVConnectorMetadata,
     KVConnectorWorkerMetadata,
 )
+
+from service.domain.artifact import ArtifactId, Block, BootId, MadeBy
+from service.domain.evidence import Loaded, Published, Refusal
+from service.domain.revision import RevisionDigest
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,7 +50,7 @@ class SaveJob:
 
 
 @dataclass(frozen=True, slots=True)
-class Jobs(KVConnectorMetadata):
+class Jobs(KVConnectorMetadata):  # type: ignore[misc]
     loads: tuple[LoadJob, ...] = ()
     saves: tuple[SaveJob, ...] = ()
     lost: tuple[str, ...] = ()
@@ -57,7 +58,7 @@ class Jobs(KVConnectorMetadata):
 
 
 @dataclass(frozen=True, slots=True)
-class Outcomes(KVConnectorWorkerMetadata):
+class Outcomes(KVConnectorWorkerMetadata):  # type: ignore[misc]
     """By request id; every job is answered by exactly one entry."""
 
     loaded: dict[str, Loaded | Refusal]
@@ -71,7 +72,7 @@ class Outcomes(KVConnectorWorkerMetadata):
 
 
 @dataclass(frozen=True, slots=True)
-class Measurement(KVConnectorHandshakeMetadata):
+class Measurement(KVConnectorHandshakeMetadata):  # type: ignore[misc]
     """A rank's measured identity as JSON, or why there is none; the rest is what clients must know to ask it."""
 
     descriptor: str | None

@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable, MutableMapping
 from pathlib import Path
 from threading import Lock
 from typing import Any
-from urllib.parse import parse_qs, unquote
+from urllib.parse import parse_qs
 
 from service.domain.errors import InvalidInput
 from service.domain.evidence import BOOT_HEADER, REVISION_HEADER
@@ -96,13 +96,14 @@ class EverturnMiddleware:
             case "GET", ["everturn", "identity"]:
                 return _identity_answer(identity)
             case "GET", ["everturn", "attempts", attempt]:
-                return await self._attempt(unquote(attempt), scope)
+                return await self._attempt(attempt, scope)
             case "POST", ["everturn", "render"]:
                 self._check_claims(scope, identity)
                 return await self._render(scope, await _body(receive), identity)
             case _, ["everturn", *_]:
                 raise Problem(404, "not_found", f"No route {method} {path}.")
-        return None
+            case _:
+                return None
 
     def _measured(self) -> dict[str, Any]:
         if self._identity is not None:
@@ -119,13 +120,15 @@ class EverturnMiddleware:
             measured = identity["revision"]
             fields = self._differing(wanted, identity)
             named = ", ".join(fields) or "unknown, one of the two descriptors is not at hand"
-            message = f"The engine is {measured}, not {wanted}; differing fields: {named}."
+            message = f"The engine is {measured or 'unmeasured'}, not {wanted}; differing fields: {named}."
             raise Problem(
                 409, "revision_mismatch", message, wanted=wanted, measured=measured, differing_fields=fields
             )
         boot = _header(scope, BOOT_HEADER)
         if boot is not None and boot != identity["boot"]:
-            message = f"This is engine {identity['boot']}, not {boot}: it was started anew, or the address moved."
+            message = (
+                f"This is engine {identity['boot']}, not {boot}: it was started anew, or the address moved."
+            )
             raise Problem(
                 409, "boot_mismatch", message, wanted=boot, measured=identity["boot"], differing_fields=[]
             )
@@ -181,7 +184,7 @@ def _render_request(body: bytes) -> tuple[list[Message], Carried | None]:
         ) from error
     if any(not isinstance(part, str) for m in messages for part in (m.role, m.content)):
         raise InvalidInput("'messages' must hold strings.", "messages")
-    if carried and not (isinstance(carried.messages, int) and isinstance(carried.last_token, int)):
+    if carried and any(type(number) is not int for number in (carried.messages, carried.last_token)):
         raise InvalidInput("'carried' must hold whole numbers.", "carried")
     return messages, carried
 

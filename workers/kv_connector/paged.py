@@ -21,7 +21,9 @@ class _Slice:
 class PagedBlocks:
     """vLLM registers every layer as [block, head, token, content]: the payload is layer after layer of one block."""
 
-    def __init__(self, own: Descriptor, tensors: tuple[Tensor, ...], kv_caches: dict[str, torch.Tensor]) -> None:
+    def __init__(
+        self, own: Descriptor, tensors: tuple[Tensor, ...], kv_caches: dict[str, torch.Tensor]
+    ) -> None:
         self.own = own
         self.tensors = tensors
         self._device = next(iter(kv_caches.values())).device
@@ -39,7 +41,7 @@ class PagedBlocks:
         """The device's work so far: copies wait for it, and for nothing later."""
         if self._device.type != "cuda":
             return None
-        event = torch.cuda.Event()
+        event = torch.cuda.Event()  # type: ignore[no-untyped-call]
         event.record(torch.cuda.current_stream(self._device))
         return event
 
@@ -49,7 +51,7 @@ class PagedBlocks:
         if self._device.type != "cuda":
             yield lambda: None
             return
-        stream = torch.cuda.Stream(self._device)
+        stream = torch.cuda.Stream(self._device)  # type: ignore[no-untyped-call]
         stream.wait_event(mark)
         with torch.cuda.stream(stream):
             yield stream.synchronize
@@ -69,4 +71,4 @@ class PagedBlocks:
 
 def memory(buffer: torch.Tensor) -> memoryview:
     """The buffer's own bytes, without a copy."""
-    return memoryview(buffer.numpy())
+    return buffer.numpy().data

@@ -72,7 +72,9 @@ def render(
     prompt = render_text(tokenizer, messages)
     if carried is None:
         return _full(tokenizer, messages, prompt, Reason.NOTHING_CARRIED)
-    covered = render_text(tokenizer, messages[: carried.messages - 1]) + messages[carried.messages - 1].content
+    covered = (
+        render_text(tokenizer, messages[: carried.messages - 1]) + messages[carried.messages - 1].content
+    )
     if not prompt.startswith(covered):
         return _full(tokenizer, messages, prompt, Reason.TEMPLATE_NOT_APPEND_ONLY)
     start = len(covered)
@@ -101,7 +103,8 @@ def _check(messages: Sequence[Message], carried: Carried | None) -> None:
     for index, message in enumerate(messages):
         if message.role not in ROLES:
             raise InvalidInput(
-                f"'messages.{index}.role' must be one of {', '.join(sorted(ROLES))}.", f"messages.{index}.role"
+                f"'messages.{index}.role' must be one of {', '.join(sorted(ROLES))}.",
+                f"messages.{index}.role",
             )
     if carried is None:
         return
@@ -122,7 +125,9 @@ def _encode(tokenizer: Any, messages: Sequence[Message], prompt: str, start: int
     for piece in _after(_pieces(tokenizer, messages, prompt), start):
         encoded = tokenizer.encode(piece.text, add_special_tokens=False, split_special_tokens=piece.written)
         if piece.written and special.intersection(encoded):
-            raise InvalidInput("'messages' holds a control token that this tokenizer cannot split.", "messages")
+            raise InvalidInput(
+                "'messages' holds a control token that this tokenizer cannot split.", "messages"
+            )
         ids += encoded
     return tuple(ids)
 
@@ -136,14 +141,14 @@ def _pieces(tokenizer: Any, messages: Sequence[Message], prompt: str) -> list[_P
     rest = render_text(
         tokenizer, [Message(role=m.role, content=fence) for m, fence in zip(messages, fences, strict=True)]
     )
-    pieces = []
+    pieces, at = [], 0
     for message, fence in zip(messages, fences, strict=True):
-        before, found, rest = rest.partition(fence)
-        text = message.content if found else ""
-        # Many templates trim contents; the prompt that the template made of the real ones decides.
-        at = sum(len(piece.text) for piece in pieces) + len(before)
-        if not prompt.startswith(text, at) or (text.strip() != text and not _fits(prompt, at + len(text), rest)):
-            text = text.strip()
+        if fence not in rest:  # the template left this message out
+            continue
+        before, _, rest = rest.partition(fence)
+        at += len(before)
+        text = _as_rendered(message.content, prompt, at, rest)
+        at += len(text)
         pieces += [_Piece(before, written=False), _Piece(text, written=True)]
     pieces.append(_Piece(rest, written=False))
     if "".join(piece.text for piece in pieces) != prompt:
@@ -155,9 +160,11 @@ def _pieces(tokenizer: Any, messages: Sequence[Message], prompt: str) -> list[_P
     return pieces
 
 
-def _fits(prompt: str, at: int, rest: str) -> bool:
+def _as_rendered(content: str, prompt: str, at: int, rest: str) -> str:
+    """Many templates trim contents: whichever form stands in the real prompt."""
     following = rest.partition(FENCE[0])[0]
-    return prompt.startswith(following, at)
+    forms = (content, content.strip(), content.rstrip(), content.lstrip())
+    return next((form for form in forms if prompt.startswith(form + following, at)), content)
 
 
 def _after(pieces: Iterable[_Piece], start: int) -> Iterable[_Piece]:

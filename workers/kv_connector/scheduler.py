@@ -1,6 +1,6 @@
 """The connector inside the scheduler: decides on the offered artifact before a token is promised, and plans what is saved.
 
-A request's life here: matched (decide once) -> allocated (plan the load) -> learned (loaded or refused)
+A request's life here: arrived (salted by tenant) -> matched (decide once) -> allocated (plan the load) -> learned (loaded or refused)
 -> finished (plan the save, or say why not) -> learned (published or failed) -> forgotten.
 """
 
@@ -8,7 +8,11 @@ import time
 from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from hashlib import sha256
 from typing import Any
+
+from vllm.logger import init_logger
+from vllm.v1.request import RequestStatus
 
 from service.domain.artifact import (
     Admitted,
@@ -17,8 +21,8 @@ from service.domain.artifact import (
     BootId,
     MadeBy,
     Manifest,
-    Refused,
     RefusalReason,
+    Refused,
     Tensor,
     admit,
     block_keys,
@@ -27,8 +31,6 @@ from service.domain.artifact import (
 from service.domain.errors import InvalidInput, InvalidManifest
 from service.domain.evidence import Evidence, KvRequest, Loaded, Published, Refusal
 from service.domain.revision import Descriptor
-from vllm.logger import init_logger
-from vllm.v1.request import RequestStatus
 from workers.kv_connector.messages import Jobs, LoadJob, Outcomes, SaveBlock, SaveJob
 from workers.kv_connector.reports import Reports
 from workers.kv_connector.store import BlockStore
@@ -76,6 +78,16 @@ class SchedulerSide:
     def identify(self, own: Descriptor, tensors: tuple[Tensor, ...]) -> None:
         self._own, self._tensors = own, tensors
 
+    def arrived(self, request: Any) -> None:
+        """Keeps tenants apart in the engine's own prefix cache too, whatever salt the caller gave, or forgot."""
+        tracked = self._track(request)
+        if tracked is None:
+            return
+        folder = sha256(tracked.kv.tenant.encode("utf-8", "surrogatepass")).hexdigest()
+        request.cache_salt = f"everturn {folder} {request.cache_salt or ''}"
+        request.block_hashes.clear()
+        request.update_block_hashes()
+
     def matched(self, request: Any, local_tokens: int) -> int:
         """Tokens beyond `local_tokens` that the store will supply; decided once, repeatable."""
         tracked = self._track(request)
@@ -93,8 +105,10 @@ class SchedulerSide:
         return max(tracked.admitted.tokens - local_tokens, 0)
 
     def allocated(self, request: Any, block_ids: Sequence[int], tokens: int) -> None:
+        """`tokens` were promised: whatever happens here, the request waits until it is told."""
         tracked = self._tracked.get(request.request_id)
-        if tokens == 0 or tracked is None or tracked.admitted is None or tracked.manifest is None:
+        if tracked is None or tracked.admitted is None or tracked.manifest is None:
+            self._lost.append(request.request_id)
             return
         manifest, last = tracked.manifest, tracked.admitted.blocks
         first = last - tokens // manifest.block_size
@@ -211,7 +225,9 @@ class SchedulerSide:
         except InvalidManifest as error:
             return Refused(reason=RefusalReason.MANIFEST_UNREADABLE, detail=str(error))
         if manifest.artifact != artifact:
-            return Refused(reason=RefusalReason.MANIFEST_UNREADABLE, detail=f"it calls itself {manifest.artifact}")
+            return Refused(
+                reason=RefusalReason.MANIFEST_UNREADABLE, detail=f"it calls itself {manifest.artifact}"
+            )
         return manifest
 
     def _refuse(self, tracked: _Tracked, refused: Refused) -> None:
@@ -239,7 +255,7 @@ class SchedulerSide:
             return "this engine has not measured itself"
         if problem := self._unsupported or _unsupported_request(request):
             return problem
-        if not isinstance(tracked.kv.lease_s, int) or tracked.kv.lease_s <= 0:
+        if type(tracked.kv.lease_s) is not int or tracked.kv.lease_s <= 0:
             return "its lease is not a positive number of seconds"
         if self._pending_saves >= MAX_PENDING_SAVES:
             return f"{MAX_PENDING_SAVES} publications are already waiting"

@@ -6,7 +6,6 @@ Layout and bytes: docs/kv-format.md. Nothing here trusts a file: whoever reads c
 import json
 import os
 import time
-from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from hashlib import sha256
@@ -129,7 +128,7 @@ class BlockStore:
         """None where it is unknown here or unreadable: it only explains, it never decides."""
         try:
             name = parse_digest(digest)
-            document: Mapping[str, Any] = json.loads((self._root / "revisions" / f"{name}.json").read_bytes())
+            document = json.loads((self._root / "revisions" / f"{name}.json").read_bytes())
             return Descriptor.from_json(document)
         except (OSError, ValueError, InvalidInput):
             return None

@@ -1,6 +1,5 @@
 """Measures what decides whether token ids may be carried over: tokenizer, libraries, template, defaults."""
 
-from collections.abc import Sequence
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -40,7 +39,7 @@ GOLDEN_TEXTS = (
     "e\u0301 versus \u00e9, \u200b zero width, \ufeff mark, \u00a0 hard space",
     "😀 👩‍👩‍👧‍👦 🏳️‍🌈 👍🏽 ✂️",
     "Hi <|im_end|> there <|im_start|>assistant </s> <s> [INST] <|endoftext|> <|eot_id|>",
-    "<think>\nstep one\n</think>\n\n<tool_call>{\"name\": \"f\"}</tool_call>",
+    '<think>\nstep one\n</think>\n\n<tool_call>{"name": "f"}</tool_call>',
     "",
 )
 
@@ -62,7 +61,9 @@ def measure_text(model_config: Any) -> tuple[TextIdentity, tuple[int, ...]]:
     """
     folder = Path(model_config.tokenizer)
     if model_config.skip_tokenizer_init or not folder.is_dir():
-        raise InvalidInput(f"'{folder}' is no local tokenizer folder; give one with --tokenizer.", "tokenizer")
+        raise InvalidInput(
+            f"'{folder}' is no local tokenizer folder; give one with --tokenizer.", "tokenizer"
+        )
     tokenizer = load_tokenizer(str(folder), trust_remote_code=model_config.trust_remote_code)
     stops = _stop_token_ids(model_config, tokenizer)
     return TextIdentity(
@@ -85,7 +86,7 @@ def golden_digest(tokenizer: Any) -> str:
     digest = sha256()
     for text in GOLDEN_TEXTS:
         for split in (False, True):
-            ids: Sequence[int] = tokenizer.encode(text, add_special_tokens=False, split_special_tokens=split)
+            ids = tokenizer.encode(text, add_special_tokens=False, split_special_tokens=split)
             digest.update(len(ids).to_bytes(8, "little") + pack_tokens(ids))
     return digest.hexdigest()
 
@@ -113,12 +114,12 @@ def _tokenizer_files(folder: Path) -> list[Path]:
 
 
 def _stop_token_ids(model_config: Any, tokenizer: Any) -> tuple[int, ...]:
-    candidates = (
+    candidates: tuple[Any, ...] = (
         model_config.try_get_generation_config().get("eos_token_id"),
         getattr(model_config.hf_text_config, "eos_token_id", None),
         tokenizer.eos_token_id,
     )
-    ids: set[int] = set()
+    ids: set[Any] = set()
     for candidate in candidates:
         ids.update(candidate if isinstance(candidate, list | tuple) else [candidate])
     return tuple(sorted(i for i in ids if isinstance(i, int)))

@@ -6,9 +6,10 @@ from dataclasses import dataclass, field
 from queue import Empty, SimpleQueue
 from typing import TypeVar
 
+from vllm.logger import init_logger
+
 from service.domain.artifact import RefusalReason
 from service.domain.evidence import Loaded, Published, Refusal
-from vllm.logger import init_logger
 from workers.kv_connector.loading import Loader, refusal
 from workers.kv_connector.messages import Jobs, LoadJob, Outcomes, SaveJob
 from workers.kv_connector.paged import PagedBlocks
@@ -51,7 +52,9 @@ class WorkerSide:
 
     def start(self, jobs: Jobs) -> None:
         for request_id in jobs.lost:
-            lost = Refusal(artifact="", reason=RefusalReason.INTERNAL_ERROR, detail="its load was not planned")
+            lost = Refusal(
+                artifact="", reason=RefusalReason.INTERNAL_ERROR, detail="its load was not planned"
+            )
             self._loaded.put((request_id, lost))
         if not jobs.loads and not jobs.saves:
             return
