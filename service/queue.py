@@ -54,7 +54,9 @@ class Doorbell:
         try:
             self._celery.send_task(REBUILD_TASK, args=[rebuild], queue=queue, retry=False)
         except (KombuError, OperationalError, OSError) as error:
-            raise Unavailable(f"The broker did not take rebuild {rebuild}: {error}. Is it running?") from error
+            raise Unavailable(
+                f"The broker did not take rebuild {rebuild}: {error}. Is it running?"
+            ) from error
 
     def close(self) -> None:
         self._celery.close()

@@ -1,0 +1,92 @@
+"""The admin routes that the launcher speaks to, with an order of events to look at; the real ones have tests of their own."""
+
+import json
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+LEASE_S = 0.6
+
+
+@dataclass(slots=True)
+class Call:
+    at: float
+    method: str
+    path: str
+    body: dict[str, Any]
+    key: str
+
+
+@dataclass(slots=True)
+class FakeApi:
+    port: int
+    calls: list[Call] = field(default_factory=list)
+    known: set[str] = field(default_factory=set)
+    refuse: tuple[int, str] | None = None
+    revisions: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+    def answer(self, method: str, path: str, body: dict[str, Any]) -> tuple[int, dict[str, Any]]:
+        if self.refuse is not None:
+            status, message = self.refuse
+            return status, {"error": {"message": message}}
+        match method, path.split("/")[2:]:
+            case "POST", ["engines"]:
+                self.known.add(body["boot"])
+                return 201, {"boot": body["boot"], "revision": "rev_", "lease_s": LEASE_S}
+            case "POST", ["engines", boot, "heartbeat"] if boot in self.known:
+                return 200, {"lease_s": LEASE_S}
+            case "POST", ["engines", boot, "drain"] if boot in self.known:
+                return 200, {}
+            case "DELETE", ["engines", boot] if boot in self.known:
+                self.known.remove(boot)
+                return 204, {}
+            case "GET", ["revisions", digest] if digest in self.revisions:
+                return 200, {"revision": digest, "descriptor": self.revisions[digest]}
+        return 404, {"error": {"message": f"nothing at {path}"}}
+
+    def names(self) -> list[str]:
+        """The calls in order, with repeats of the same one left out."""
+        names = [f"{c.method} {c.path.rpartition('/')[2]}" for c in self.calls]
+        return [name for at, name in enumerate(names) if at == 0 or names[at - 1] != name]
+
+
+@contextmanager
+def serving(port: int) -> Iterator[FakeApi]:
+    api = FakeApi(port)
+
+    class Handler(BaseHTTPRequestHandler):
+        def _any(self) -> None:
+            length = int(self.headers.get("content-length") or 0)
+            body = json.loads(self.rfile.read(length)) if length else {}
+            key = self.headers.get("authorization", "")
+            api.calls.append(Call(time.time(), self.command, self.path, body, key))
+            status, document = api.answer(self.command, self.path, body)
+            data = b"" if status == 204 else json.dumps(document).encode()
+            self.send_response(status)
+            self.send_header("content-length", str(len(data)))
+            self.end_headers()
+            self.wfile.write(data)
+
+        do_GET = do_POST = do_DELETE = _any  # noqa: N815 as http.server calls them
+
+        def log_message(self, *_: object) -> None:
+            """Quiet."""
+
+    server = ThreadingHTTPServer(("127.0.0.1", port), Handler)
+    server.daemon_threads = True
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
+    thread.start()
+    try:
+        yield api
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()

@@ -1,0 +1,122 @@
+"""The launcher's side of the API's `/admin/engines`; every answer that is not a yes becomes one of our errors."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+from service.domain.artifact import BootId
+from service.domain.errors import (
+    Conflict,
+    EverturnError,
+    Forbidden,
+    InvalidInput,
+    NotFound,
+    Unauthenticated,
+    Unavailable,
+)
+from service.domain.plan import EngineRole
+from service.domain.revision import Descriptor, RevisionDigest
+
+TIMEOUT_S = 3.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Registration:
+    """What an engine measured of itself, and where it serves."""
+
+    boot: BootId
+    address: str
+    role: EngineRole
+    descriptor: Descriptor
+    expected_revision: RevisionDigest | None
+
+    def to_json(self) -> dict[str, Any]:
+        expected = {} if self.expected_revision is None else {"expected_revision": self.expected_revision}
+        return {
+            "boot": self.boot,
+            "address": self.address,
+            "role": self.role,
+            "descriptor": self.descriptor.to_json(),
+        } | expected
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FleetClient:
+    """Raises:
+    Unavailable: the API cannot be reached, or cannot answer now; worth trying again.
+    Unauthenticated, Forbidden, Conflict, NotFound, InvalidInput: it answered, and the answer is no.
+    """
+
+    http: httpx.Client
+    api: str
+    key_file: Path
+
+    def register(self, registration: Registration) -> float:
+        """Returns the seconds until the registration ends unless a heartbeat comes."""
+        return float(self._call("POST", "/admin/engines", registration.to_json())["lease_s"])
+
+    def heartbeat(self, boot: BootId) -> float | None:
+        """Returns the seconds of the new lease; None when the API does not know this boot."""
+        try:
+            return float(self._call("POST", f"/admin/engines/{boot}/heartbeat")["lease_s"])
+        except NotFound:
+            return None
+
+    def drain(self, boot: BootId) -> None:
+        self._call("POST", f"/admin/engines/{boot}/drain")
+
+    def forget(self, boot: BootId) -> None:
+        self._call("DELETE", f"/admin/engines/{boot}")
+
+    def descriptor(self, revision: RevisionDigest) -> Descriptor:
+        return Descriptor.from_json(self._call("GET", f"/admin/revisions/{revision}")["descriptor"])
+
+    def _call(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> Mapping[str, Any]:
+        try:
+            # Read each time, so that a new key needs no restart.
+            headers = {"authorization": f"Bearer {self.key_file.read_text().strip()}"}
+            answer = self.http.request(
+                method, f"{self.api}{path}", json=body, headers=headers, timeout=TIMEOUT_S
+            )
+        except (httpx.TransportError, OSError) as error:
+            raise Unavailable(f"the API at {self.api} cannot be reached: {error}") from error
+        if answer.is_success:
+            return _document(answer)
+        raise _refusal(answer, path)
+
+
+def _document(answer: httpx.Response) -> Mapping[str, Any]:
+    try:
+        document = answer.json() if answer.content else {}
+    except ValueError:
+        document = None
+    if not isinstance(document, dict):
+        raise Unavailable(f"{answer.request.url} did not answer with a JSON object: is it the Everturn API?")
+    return document
+
+
+def _refusal(answer: httpx.Response, path: str) -> EverturnError:
+    text = f"the API answered {answer.status_code} to {path}: {_message(answer)}"
+    match answer.status_code:
+        case 401:
+            return Unauthenticated(text)
+        case 403:
+            return Forbidden(text)
+        case 404:
+            return NotFound("resource", path)
+        case 409:
+            return Conflict(text)
+        case status if status >= 500 or status == 429:  # noqa: PLR2004 as HTTP names them
+            return Unavailable(text)
+        case _:
+            return InvalidInput(text)
+
+
+def _message(answer: httpx.Response) -> str:
+    try:
+        return str(answer.json()["error"]["message"])
+    except (ValueError, KeyError, TypeError):
+        return answer.text[:200]

@@ -1,0 +1,49 @@
+"""What one process of the worker's pool holds: connections of its own, made after the fork and closed with it."""
+
+import ctypes
+import os
+import signal
+from dataclasses import dataclass
+from typing import Self
+
+import httpx
+from sqlalchemy import Engine
+
+from service.engine.client import timeouts
+from service.settings import Settings
+from service.store.connection import make_engine
+
+PR_SET_PDEATHSIG = 1
+CONNECTIONS = 2
+"""One for the work, one for the thread that renews the lease."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PoolProcess:
+    database: Engine
+    http: httpx.Client
+    settings: Settings
+
+    @classmethod
+    def open(cls, settings: Settings) -> Self:
+        return cls(
+            database=make_engine(
+                settings.database_url.get_secret_value(),
+                application_name=f"everturn-worker-{os.getpid()}",
+                pool_size=CONNECTIONS,
+            ),
+            # Engines are told by address; a proxy of the environment has no business between us.
+            http=httpx.Client(trust_env=False, timeout=timeouts(settings.rebuild_timeout_s)),
+            settings=settings,
+        )
+
+    def close(self) -> None:
+        self.http.close()
+        self.database.dispose()
+
+
+def end_with_parent() -> None:
+    """A pool process whose worker was killed would finish unseen, or wait for ever."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.prctl(PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0) != 0:
+        raise OSError(ctypes.get_errno(), "prctl(PR_SET_PDEATHSIG)")

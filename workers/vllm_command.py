@@ -1,0 +1,88 @@
+"""The command line and environment of one vLLM engine with Everturn's connector and middleware in it."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from service.domain.artifact import BootId
+from workers.engine_options import EngineOptions
+
+PROGRAM = "vllm.entrypoints.openai.api_server"
+PACKAGES = Path(__file__).parents[1]
+BLOCK_SIZE = 32
+MAX_MODEL_LEN = 4096
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Command:
+    arguments: tuple[str, ...]
+    """Of vLLM's API server."""
+    env: Mapping[str, str]
+
+
+def vllm_command(options: EngineOptions, boot: BootId, base_env: Mapping[str, str]) -> Command:
+    return Command(
+        arguments=(*_arguments(options, boot), *options.extra),
+        env=_environment(options, base_env),
+    )
+
+
+def _arguments(options: EngineOptions, boot: BootId) -> tuple[str, ...]:
+    valued = {
+        "--model": str(options.model),
+        "--served-model-name": options.served_name,
+        "--host": options.host,
+        "--port": str(options.port),
+        "--dtype": "float32",
+        "--block-size": str(BLOCK_SIZE),
+        "--max-model-len": str(MAX_MODEL_LEN),
+        "--kv-cache-memory-bytes": str(options.kv_cache_bytes),
+        "--kv-transfer-config": json.dumps(_kv_transfer(options, boot)),
+        "--middleware": "workers.kv_connector.middleware.EverturnMiddleware",
+        "--shutdown-timeout": str(options.shutdown_timeout_s),
+    }
+    switches = (
+        "--enforce-eager",
+        "--enable-scale-out",
+        "--enable-prompt-tokens-details",
+        "--enable-server-load-tracking",
+    )
+    return (*(part for pair in valued.items() for part in pair), *switches)
+
+
+def _kv_transfer(options: EngineOptions, boot: BootId) -> dict[str, object]:
+    return {
+        "kv_connector": "EverturnConnector",
+        "kv_connector_module_path": "workers.kv_connector.connector",
+        "kv_role": "kv_both",
+        "kv_load_failure_policy": "fail",
+        "kv_connector_extra_config": {
+            "boot_id": boot,
+            "store": str(options.store),
+            "run_dir": str(options.own_dir),
+            "hash_cache": str(options.run_dir),
+        },
+    }
+
+
+def _environment(options: EngineOptions, base_env: Mapping[str, str]) -> dict[str, str]:
+    env = dict(base_env) | {
+        "PYTHONPATH": _joined(str(PACKAGES), base_env.get("PYTHONPATH", "")),
+        "HF_HUB_OFFLINE": "1",
+        "VLLM_NO_USAGE_STATS": "1",
+        "DO_NOT_TRACK": "1",
+        "VLLM_LOGGING_LEVEL": base_env.get("VLLM_LOGGING_LEVEL", "WARNING"),
+        "OMP_NUM_THREADS": str(options.threads),
+        "EVERTURN_RUN_DIR": str(options.own_dir),
+        "EVERTURN_STORE": str(options.store),
+    }
+    if options.cores is not None:
+        env["VLLM_CPU_OMP_THREADS_BIND"] = options.cores
+    # It would override --kv-cache-memory-bytes.
+    env.pop("VLLM_CPU_KVCACHE_SPACE", None)
+    return env
+
+
+def _joined(first: str, rest: str) -> str:
+    return f"{first}:{rest}" if rest else first
