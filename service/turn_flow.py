@@ -1,6 +1,6 @@
 """The life of a turn, one function for each transaction; the caller begins and commits."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -175,8 +175,10 @@ def rebuild_prompt(conn: Connection, claim: rebuilds.Claim) -> tuple[int, ...]:
     return event_store.load_conversation(conn, claim.tenant, claim.conversation).window
 
 
-def pick_rebuild_engine(conn: Connection, revision: RevisionDigest) -> Engine | None:
-    return pick_prefill(fleet.live_engines(conn), revision)
+def pick_rebuild_engine(
+    conn: Connection, revision: RevisionDigest, *, avoid: Collection[BootId] = ()
+) -> Engine | None:
+    return pick_prefill([e for e in fleet.live_engines(conn) if e.boot not in avoid], revision)
 
 
 def record_rebuild(
