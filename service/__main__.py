@@ -1,0 +1,132 @@
+"""`python -m service`: migrates, then serves; `python -m service bootstrap` makes a tenant and its keys."""
+
+import argparse
+import json
+import os
+import secrets
+import socket
+import sys
+from datetime import UTC, datetime
+from pathlib import Path
+
+import uvicorn
+from pydantic import ValidationError
+
+from service import rollout_flow
+from service.api.app import create_app
+from service.domain.errors import EverturnError, InvalidInput, Unavailable
+from service.domain.events import TenantId
+from service.queue import Doorbell
+from service.rollout_flow import Secrets
+from service.settings import Settings
+from service.store.connection import make_engine
+from service.store.migrate import upgrade
+
+SECRET_BYTES = 32
+
+
+def main(arguments: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m service", description=__doc__)
+    commands = parser.add_subparsers(dest="command")
+    commands.add_parser("serve", help="migrate the database, then serve the API (the default)")
+    keys = commands.add_parser("bootstrap", help="make a tenant, its key and an operator's key, once")
+    keys.add_argument("--tenant", default="default", metavar="NAME")
+    keys.add_argument(
+        "--out", type=Path, metavar="FILE", help="keep them in FILE, readable by its owner only"
+    )
+    chosen = parser.parse_args(arguments)
+    try:
+        settings = _settings()
+        if chosen.command == "bootstrap":
+            bootstrap(settings, TenantId(chosen.tenant), chosen.out)
+        else:
+            serve(settings)
+    except EverturnError as error:
+        sys.stderr.write(f"everturn: {error}\n")
+        return 1
+    return 0
+
+
+def serve(settings: Settings) -> None:
+    """Raises: Unavailable: the port is taken, or the database or its server is not fit."""
+    listener = _listen(settings.host, settings.port)
+    upgrade(settings.database_url.get_secret_value())
+    doorbell = Doorbell(settings.broker_url.get_secret_value())
+    config = uvicorn.Config(
+        create_app(settings, ring=doorbell.ring),
+        log_level="info",
+        timeout_graceful_shutdown=int(settings.shutdown_s) + 1,
+    )
+    try:
+        uvicorn.Server(config).run(sockets=[listener])
+    finally:
+        doorbell.close()
+
+
+def bootstrap(settings: Settings, tenant: TenantId, out: Path | None) -> None:
+    url = settings.database_url.get_secret_value()
+    upgrade(url)
+    kept = _kept(out) if out is not None else None
+    engine = make_engine(url, application_name="everturn-bootstrap", pool_size=1)
+    try:
+        with engine.begin() as conn:
+            made = rollout_flow.bootstrap(
+                conn, tenant=tenant, kept=kept, new_secret=new_secret, now=datetime.now(UTC)
+            )
+    finally:
+        engine.dispose()
+    document = json.dumps({"tenant_key": made.tenant, "operator_key": made.operator}, indent=2) + "\n"
+    if out is None:
+        sys.stdout.write(document)
+    elif made != kept:
+        _keep(out, document)
+
+
+def new_secret() -> str:
+    return "sk-everturn-" + secrets.token_urlsafe(SECRET_BYTES)
+
+
+def _settings() -> Settings:
+    try:
+        return Settings()  # type: ignore[call-arg]  # the environment gives what is missing
+    except ValidationError as error:
+        first = error.errors(include_input=False)[0]
+        name = "EVERTURN_" + "_".join(str(part) for part in first["loc"]).upper()
+        raise InvalidInput(f"{name}: {first['msg']}. Set it in the environment.", name) from error
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    listener = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listener.bind((host, port))
+    except OSError as error:
+        listener.close()
+        raise Unavailable(
+            f"Cannot listen on {host}:{port}: {error.strerror}. EVERTURN_HOST and EVERTURN_PORT set another place."
+        ) from error
+    return listener
+
+
+def _kept(path: Path) -> Secrets | None:
+    try:
+        document = json.loads(path.read_text("utf-8"))
+        return Secrets(tenant=document["tenant_key"], operator=document["operator_key"])
+    except FileNotFoundError:
+        return None
+    except (ValueError, KeyError, TypeError) as error:
+        raise InvalidInput(
+            f"{path} does not hold keys of Everturn: move it away, or name another file."
+        ) from error
+
+
+def _keep(path: Path, document: str) -> None:
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+        file.write(document)
+    temporary.replace(path)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

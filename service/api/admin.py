@@ -1,0 +1,155 @@
+"""`/admin`: revisions, aliases, engines and rebuilds, for those who hold an operator's key."""
+
+from dataclasses import asdict
+from typing import Any, Literal
+
+from fastapi import APIRouter
+from pydantic import Field
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+
+from service import rollout_flow
+from service.api.body import StrictBody, parse, read_object
+from service.api.schemas import Policy
+from service.api.wiring import Operator, ServiceOf
+from service.domain.artifact import BootId
+from service.domain.errors import NotFound
+from service.domain.events import OnUpgrade
+from service.domain.plan import EngineRole
+from service.domain.revision import Descriptor, RevisionDigest, parse_digest
+from service.store import fleet, rebuilds
+
+router = APIRouter(prefix="/admin")
+
+BOOT_FORM = r"^boot_[0-9A-Za-z]{1,64}$"
+
+
+class RevisionBody(StrictBody):
+    descriptor: dict[str, Any]
+    label: str | None = Field(default=None, max_length=200)
+
+
+class AliasBody(StrictBody):
+    revision: str
+    on_upgrade: Policy | None = None
+    by: str | None = Field(default=None, max_length=200)
+
+
+class EngineBody(StrictBody):
+    boot: str = Field(pattern=BOOT_FORM)
+    address: str
+    role: Literal["both", "prefill", "decode"]
+    descriptor: dict[str, Any]
+    expected_revision: str | None = None
+
+
+@router.post("/revisions", status_code=201)
+async def register_revision(request: Request, service: ServiceOf, _: Operator) -> dict[str, Any]:
+    body = parse(RevisionBody, await read_object(request, service.settings.max_body_bytes))
+    descriptor = Descriptor.from_json(body.descriptor)
+    revision = await service.database.run(
+        lambda conn: rollout_flow.register_revision(conn, descriptor, label=body.label)
+    )
+    return {"revision": revision}
+
+
+@router.get("/revisions")
+async def list_revisions(service: ServiceOf, _: Operator) -> dict[str, Any]:
+    known = await service.database.run(fleet.list_revisions)
+    return {
+        "data": [
+            {"revision": r.revision, "label": r.label, "registered_at": r.registered_at.isoformat()}
+            for r in known
+        ]
+    }
+
+
+@router.get("/revisions/{digest}")
+async def read_revision(digest: str, service: ServiceOf, _: Operator) -> dict[str, Any]:
+    revision = parse_digest(digest)
+    descriptor = await service.database.run(lambda conn: fleet.find_descriptor(conn, revision))
+    if descriptor is None:
+        raise NotFound("revision", revision)
+    return {"revision": revision, "descriptor": descriptor.to_json()}
+
+
+@router.put("/aliases/{name}")
+async def move_alias(name: str, request: Request, service: ServiceOf, principal: Operator) -> dict[str, Any]:
+    body = parse(AliasBody, await read_object(request, service.settings.max_body_bytes))
+    revision = parse_digest(body.revision)
+    moved = await service.database.run(
+        lambda conn: rollout_flow.move_alias(
+            conn,
+            alias=name,
+            revision=revision,
+            on_upgrade=OnUpgrade(body.on_upgrade) if body.on_upgrade else None,
+            by=body.by or principal.key_id,
+            now=service.clock(),
+        )
+    )
+    return asdict(moved)
+
+
+@router.get("/aliases")
+async def list_aliases(service: ServiceOf, _: Operator) -> dict[str, Any]:
+    return {"data": [asdict(alias) for alias in await service.database.run(fleet.list_aliases)]}
+
+
+@router.post("/engines", status_code=201)
+async def register_engine(request: Request, service: ServiceOf, _: Operator) -> dict[str, Any]:
+    body = parse(EngineBody, await read_object(request, service.settings.max_body_bytes))
+    expected = body.expected_revision
+    engine = rollout_flow.NewEngine(
+        boot=BootId(body.boot),
+        address=body.address.rstrip("/"),
+        role=EngineRole(body.role),
+        descriptor=Descriptor.from_json(body.descriptor),
+        expected=None if expected is None else parse_digest(expected, "expected_revision"),
+    )
+    settings = service.settings
+    revision: RevisionDigest = await service.database.run(
+        lambda conn: rollout_flow.register_engine(
+            conn,
+            engine,
+            allowed_hosts=frozenset(settings.engine_hosts),
+            lease_s=settings.engine_lease_s,
+            now=service.clock(),
+        )
+    )
+    return {"boot": engine.boot, "revision": revision, "lease_s": settings.engine_lease_s}
+
+
+@router.post("/engines/{boot}/heartbeat")
+async def heartbeat(boot: str, service: ServiceOf, _: Operator) -> dict[str, Any]:
+    lease_s = service.settings.engine_lease_s
+    await service.database.run(lambda conn: rollout_flow.renew_engine(conn, BootId(boot), lease_s=lease_s))
+    return {"lease_s": lease_s}
+
+
+@router.post("/engines/{boot}/drain")
+async def drain(boot: str, service: ServiceOf, _: Operator) -> dict[str, Any]:
+    await service.database.run(lambda conn: rollout_flow.drain_engine(conn, BootId(boot)))
+    return {"boot": boot, "state": "draining"}
+
+
+@router.delete("/engines/{boot}")
+async def retire(boot: str, service: ServiceOf, _: Operator) -> Response:
+    await service.database.run(lambda conn: rollout_flow.retire_engine(conn, BootId(boot)))
+    return Response(status_code=204)
+
+
+@router.get("/engines")
+async def list_engines(service: ServiceOf, _: Operator) -> dict[str, Any]:
+    return {"data": [asdict(engine) for engine in await service.database.run(fleet.list_engines)]}
+
+
+@router.get("/rebuilds/{rebuild_id}")
+async def read_rebuild(rebuild_id: str, service: ServiceOf, _: Operator) -> Response:
+    found = await service.database.run(lambda conn: rebuilds.find(conn, rebuild_id))
+    if found is None:
+        raise NotFound("rebuild", rebuild_id)
+    times = {
+        name: value.isoformat() if (value := getattr(found, name)) else None
+        for name in ("created_at", "started_at", "finished_at")
+    }
+    return JSONResponse(asdict(found) | times)

@@ -1,0 +1,86 @@
+"""The application, wired from its settings; nothing of it exists before `create_app` is called."""
+
+import uuid
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime
+
+import httpx
+from fastapi import FastAPI
+from fastapi.exceptions import RequestValidationError
+from starlette.exceptions import HTTPException
+
+from service.api import admin, conversations, operations, responses
+from service.api.database import Database
+from service.api.errors import on_bad_parameters, on_error, on_http_exception
+from service.api.metrics import Metrics
+from service.api.request_id import RequestId
+from service.api.turn_runner import Tools, TurnRunner
+from service.api.wiring import Service
+from service.domain.errors import EverturnError
+from service.engine.client import timeouts
+from service.settings import Settings
+from service.store.connection import make_async_engine
+
+MAX_ENGINE_CONNECTIONS = 1000
+
+
+def new_id(prefix: str) -> str:
+    return prefix + uuid.uuid4().hex
+
+
+def now() -> datetime:
+    return datetime.now(UTC)
+
+
+def create_app(settings: Settings, *, ring: Callable[[str, str], None]) -> FastAPI:
+    """Args: ring: tells the workers of a rebuild, by its id and its queue."""
+
+    @asynccontextmanager
+    async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+        database = Database(
+            make_async_engine(
+                settings.database_url.get_secret_value(),
+                application_name="everturn-api",
+                pool_size=settings.pool_size,
+            )
+        )
+        metrics = Metrics()
+        limits = httpx.Limits(max_connections=MAX_ENGINE_CONNECTIONS)
+        owner = new_id("api_")
+        async with httpx.AsyncClient(
+            timeout=timeouts(settings.engine_silence_s), limits=limits, trust_env=False
+        ) as http:
+            tools = Tools(
+                database=database,
+                http=http,
+                ring=ring,
+                settings=settings,
+                metrics=metrics,
+                owner=owner,
+                clock=now,
+                new_id=new_id,
+            )
+            runner = TurnRunner(tools)
+            app.state.service = Service(
+                settings=settings,
+                database=database,
+                runner=runner,
+                metrics=metrics,
+                owner=owner,
+                clock=now,
+                new_id=new_id,
+            )
+            yield
+            await runner.close()
+        await database.close()
+
+    app = FastAPI(title="Everturn", lifespan=lifespan, docs_url=None, redoc_url=None, openapi_url=None)
+    for module in (conversations, responses, admin, operations):
+        app.include_router(module.router)
+    app.add_middleware(RequestId, new_id=new_id)
+    app.add_exception_handler(EverturnError, on_error)
+    app.add_exception_handler(HTTPException, on_http_exception)
+    app.add_exception_handler(RequestValidationError, on_bad_parameters)
+    app.add_exception_handler(Exception, on_error)
+    return app

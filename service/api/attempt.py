@@ -1,0 +1,207 @@
+"""One attempt on one engine: what is asked of it, and when its answer may be accepted."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import httpx
+
+from service.domain.artifact import ArtifactId
+from service.domain.conversation import Conversation
+from service.domain.errors import EngineFailed, EverturnError, InvalidInput, RevisionMismatch
+from service.domain.events import ItemId, KvRefused, KvSource, PlanKind, TurnCompleted, TurnId, TurnPinned
+from service.domain.evidence import Evidence, KvRequest
+from service.domain.plan import Engine
+from service.engine import client
+from service.engine.protocol import Carried, GenerateSpec, Rendered, RenderMode, cache_salt
+from service.turn_flow import refused_by
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Attempt:
+    """`state` is the conversation with this attempt pinned, and with its rebuild if there was one."""
+
+    state: Conversation
+    pinned: TurnPinned
+    engine: Engine
+    item: ItemId
+    publish: ArtifactId
+    kv_lease_s: int
+    note: str
+    """Why the KV is what it is, where nothing better is known."""
+
+    @property
+    def id(self) -> str:
+        return f"{self.pinned.turn}.{self.pinned.attempt}"
+
+    @property
+    def offer(self) -> ArtifactId | None:
+        """After a rebuild, what it made; what was offered to the rebuild is not offered again."""
+        rebuilt = self.state.turns[self.pinned.turn].rebuilt
+        if rebuilt is not None:
+            return rebuilt.artifact
+        return None if self.pinned.plan is PlanKind.REBUILD else self.pinned.offer
+
+    @property
+    def carried(self) -> Carried | None:
+        if not self.pinned.carry_tokens or not self.state.window:
+            return None
+        return Carried(messages=self.state.covered_items, last_token=self.state.window[-1])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prompt:
+    token_ids: tuple[int, ...]
+    extends: TurnId | None
+    delta: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    completed: TurnCompleted
+    refusal: KvRefused | None
+
+
+class AttemptLost(Exception):
+    """Nothing of the attempt may be accepted; `cause` says why, and `text` is what it had said."""
+
+    def __init__(self, cause: EverturnError, *, text: str, refusal: KvRefused | None) -> None:
+        super().__init__(str(cause))
+        self.cause = cause
+        self.text = text
+        self.refusal = refusal
+
+
+async def run_attempt(http: httpx.AsyncClient, attempt: Attempt, on_text: Callable[[str], None]) -> Answer:
+    """Args:
+    on_text: called with the whole text so far, at every chunk.
+
+    Raises:
+        AttemptLost: and another attempt may answer.
+        InvalidInput: no engine of the revision would take this prompt.
+    """
+    text, output, finish, prompt = "", list[int](), "", Prompt(token_ids=(), extends=None, delta=())
+    try:
+        prompt = await _prompt(http, attempt)
+        async for chunk in client.stream_generate(http, attempt.engine, _spec(attempt, prompt)):
+            output += chunk.token_ids
+            text += chunk.text
+            finish = chunk.finish_reason or finish
+            on_text(text)
+        evidence = checked(attempt, prompt, await client.evidence(http, attempt.engine, attempt.id, 0))
+    except (EngineFailed, RevisionMismatch) as error:
+        raise AttemptLost(error, text=text, refusal=await _refusal(http, attempt)) from error
+    except InvalidInput as error:
+        raise await _not_taken(http, attempt, len(prompt.token_ids), error) from error
+    completed = TurnCompleted(
+        turn=attempt.pinned.turn,
+        attempt=attempt.pinned.attempt,
+        item=attempt.item,
+        text=text,
+        finish_reason=finish,
+        extends=prompt.extends,
+        prompt_delta=prompt.delta,
+        output=tuple(output),
+        prompt_tokens=len(prompt.token_ids),
+        local_tokens=evidence.local_tokens,
+        kv_source=_source(attempt, evidence),
+        kv_reason=_reason(attempt, evidence),
+        requested_revision=attempt.pinned.revision,
+        engine=evidence.boot,
+        engine_revision=attempt.pinned.revision,
+        loaded=evidence.loaded,
+        published=evidence.published.artifact if evidence.published else None,
+    )
+    return Answer(
+        completed=completed, refusal=refused_by(evidence, attempt.pinned.turn, attempt.pinned.attempt)
+    )
+
+
+def checked(attempt: Attempt, prompt: Prompt, evidence: Evidence | None) -> Evidence:
+    """The answer's provenance must be known, and be what the attempt was pinned to.
+
+    Raises:
+        EngineFailed, RevisionMismatch: nothing may be accepted.
+    """
+    if evidence is None:
+        raise EngineFailed(f"Engine {attempt.engine.boot} has no record of attempt {attempt.id}.")
+    if evidence.boot != attempt.pinned.engine or evidence.revision != attempt.pinned.revision:
+        raise RevisionMismatch(attempt.pinned.revision, f"{evidence.revision} (boot {evidence.boot})")
+    if evidence.prompt_tokens != len(prompt.token_ids):
+        raise EngineFailed(
+            f"Engine {attempt.engine.boot} answered a prompt of {evidence.prompt_tokens} tokens, "
+            f"not the {len(prompt.token_ids)} that it was sent."
+        )
+    if evidence.loaded is not None and evidence.loaded.revision != attempt.pinned.revision:
+        raise RevisionMismatch(attempt.pinned.revision, f"KV of {evidence.loaded.revision}")
+    return evidence
+
+
+async def _prompt(http: httpx.AsyncClient, attempt: Attempt) -> Prompt:
+    carried = attempt.carried
+    rendered: Rendered = await client.render(http, attempt.engine, attempt.state.items, carried)
+    if carried is None or rendered.mode is RenderMode.FULL:
+        return Prompt(token_ids=rendered.token_ids, extends=None, delta=rendered.token_ids)
+    last = attempt.state.last
+    window = attempt.state.window
+    return Prompt(
+        token_ids=(*window, *rendered.token_ids),
+        extends=last.turn if last else None,
+        delta=rendered.token_ids,
+    )
+
+
+def _spec(attempt: Attempt, prompt: Prompt) -> GenerateSpec:
+    state, pinned = attempt.state, attempt.pinned
+    return GenerateSpec(
+        prompt=prompt.token_ids,
+        sampling=state.turns[pinned.turn].sampling,
+        kv=KvRequest(
+            attempt=attempt.id,
+            tenant=state.tenant,
+            offer=attempt.offer,
+            publish=attempt.publish,
+            lease_s=attempt.kv_lease_s,
+        ),
+        revision=pinned.revision,
+        boot=pinned.engine,
+        cache_salt=cache_salt(pinned.revision, state.tenant),
+    )
+
+
+async def _refusal(http: httpx.AsyncClient, attempt: Attempt) -> KvRefused | None:
+    """What a broken attempt refused, if its engine can still say so."""
+    try:
+        evidence = await client.evidence(http, attempt.engine, attempt.id, 0)
+    except EverturnError:
+        return None
+    if evidence is None:
+        return None
+    return refused_by(evidence, attempt.pinned.turn, attempt.pinned.attempt)
+
+
+async def _not_taken(
+    http: httpx.AsyncClient, attempt: Attempt, tokens: int, error: InvalidInput
+) -> InvalidInput:
+    most = await client.max_model_len(http, attempt.engine)
+    if most is None or tokens < most:
+        return error
+    return InvalidInput(
+        f"The conversation with this input is {tokens} tokens long; the model takes fewer than {most}.",
+        "input",
+        "context_length_exceeded",
+    )
+
+
+def _source(attempt: Attempt, evidence: Evidence) -> KvSource:
+    if evidence.loaded is None:
+        return KvSource.NONE
+    rebuilt = attempt.state.turns[attempt.pinned.turn].rebuilt
+    if rebuilt is not None and rebuilt.artifact == evidence.loaded.artifact:
+        return KvSource.REBUILT
+    return KvSource.REUSED
+
+
+def _reason(attempt: Attempt, evidence: Evidence) -> str:
+    if evidence.refusal is not None:
+        return f"refused: {evidence.refusal.reason}"
+    return attempt.note

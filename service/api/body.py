@@ -1,0 +1,103 @@
+"""Request bodies: bounded before they are held, JSON and nothing else, and checked field by field."""
+
+import json
+from math import isfinite
+from typing import Any, TypeVar
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+from starlette.requests import Request
+
+from service.domain.errors import InvalidInput
+
+Body = TypeVar("Body", bound="StrictBody")
+
+DRAINED_BYTES = 64 * 1024 * 1024
+"""What is read and dropped of a body that is too large, so that its sender gets to read the answer."""
+
+
+class StrictBody(BaseModel):
+    """Nothing is converted, and nothing unknown is let through."""
+
+    model_config = ConfigDict(strict=True, extra="forbid", frozen=True, allow_inf_nan=False)
+
+
+async def read_object(request: Request, max_bytes: int) -> dict[str, Any]:
+    """Raises: InvalidInput: too large, another media type, not JSON, or not an object."""
+    media_type = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    data = await _read(request, max_bytes)
+    if media_type != "application/json":
+        raise InvalidInput(
+            f"The body must be sent as 'application/json', not as '{media_type or 'nothing named'}'.",
+            "Content-Type",
+            "unsupported_media_type",
+        )
+    try:
+        document = json.loads(data, parse_constant=_refuse_constant, parse_float=_finite)
+    except (ValueError, RecursionError) as error:
+        raise InvalidInput(f"The body is not JSON: {error}.", None, "invalid_json") from error
+    if not isinstance(document, dict):
+        raise InvalidInput("The body must be a JSON object.", None, "invalid_json")
+    _check_text(document)
+    return document
+
+
+def parse(kind: type[Body], document: dict[str, Any]) -> Body:
+    """Raises: InvalidInput: naming the first field that is wrong."""
+    try:
+        return kind.model_validate(document)
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_context=False, include_input=False)[0]
+        param = param_name(first["loc"])
+        if first["type"] == "extra_forbidden":
+            raise InvalidInput(f"Unknown parameter: '{param}'.", param, "unknown_parameter") from error
+        if first["type"] == "missing":
+            raise InvalidInput(
+                f"Missing required parameter: '{param}'.", param, "missing_required_parameter"
+            ) from error
+        raise InvalidInput(f"'{param}': {first['msg']}.", param) from error
+
+
+def param_name(path: tuple[str | int, ...]) -> str:
+    """As OpenAI writes them: `input[0].content`."""
+    name = ""
+    for part in path:
+        name += f"[{part}]" if isinstance(part, int) else f".{part}" if name else part
+    return name
+
+
+async def _read(request: Request, max_bytes: int) -> bytes:
+    parts: list[bytes] = []
+    size = 0
+    async for part in request.stream():
+        size += len(part)
+        if size <= max_bytes:
+            parts.append(part)
+        elif size > DRAINED_BYTES:
+            break
+        else:
+            parts.clear()
+    if size > max_bytes:
+        raise InvalidInput(f"The body is larger than the limit of {max_bytes} bytes.", None, "body_too_large")
+    return b"".join(parts)
+
+
+def _finite(text: str) -> float:
+    number = float(text)
+    if not isfinite(number):
+        _refuse_constant(text)
+    return number
+
+
+def _refuse_constant(name: str) -> None:
+    msg = f"{name} is not a JSON number"
+    raise ValueError(msg)
+
+
+def _check_text(document: dict[str, Any]) -> None:
+    """Half of a surrogate pair is no character: no tokenizer and no reader of the answer could take it."""
+    try:
+        json.dumps(document, ensure_ascii=False).encode()
+    except UnicodeEncodeError as error:
+        raise InvalidInput(
+            "The body has half of a surrogate pair, which is no character.", None, "invalid_json"
+        ) from error

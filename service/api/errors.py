@@ -1,0 +1,140 @@
+"""From the tree of errors to OpenAI's envelope: one table, at the edge."""
+
+from dataclasses import dataclass
+from http import HTTPStatus
+from logging import getLogger
+from typing import Any
+
+from fastapi.exceptions import RequestValidationError
+from sqlalchemy.exc import InterfaceError, OperationalError
+from sqlalchemy.exc import TimeoutError as PoolTimeout
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import JSONResponse
+
+from service.domain.errors import (
+    Conflict,
+    ConversationLocked,
+    Forbidden,
+    InvalidInput,
+    NotFound,
+    RevisionMismatch,
+    Unauthenticated,
+    Unavailable,
+)
+
+log = getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shape:
+    status: int
+    type: str = "invalid_request_error"
+    code: str | None = None
+
+
+TABLE: tuple[tuple[type[Exception], Shape], ...] = (
+    (InvalidInput, Shape(status=400)),
+    (Unauthenticated, Shape(status=401, code="invalid_api_key")),
+    (Forbidden, Shape(status=403, type="permission_error", code="insufficient_permissions")),
+    (NotFound, Shape(status=404, code="not_found")),
+    (ConversationLocked, Shape(status=400, code="conversation_locked")),
+    (RevisionMismatch, Shape(status=409, code="revision_mismatch")),
+    (Conflict, Shape(status=409, code="conflict")),
+    (Unavailable, Shape(status=503, type="server_error", code="unavailable")),
+    (OperationalError, Shape(status=503, type="server_error", code="storage_unavailable")),
+    (InterfaceError, Shape(status=503, type="server_error", code="storage_unavailable")),
+    (PoolTimeout, Shape(status=503, type="server_error", code="storage_unavailable")),
+)
+"""The first that fits; anything else is ours, and 500."""
+
+INTERNAL = Shape(status=500, type="server_error", code="internal_error")
+
+STATUS_OF_CODE = {
+    "model_not_found": 404,
+    "body_too_large": 413,
+    "unsupported_media_type": 415,
+    "idempotency_key_reused": 422,
+}
+"""Of the caller's faults, those that HTTP has an own number for."""
+
+STATUS_OF_FAILED_TURN = {
+    "no_engine": 503,
+    "revision_unavailable": 503,
+    "engine_failed": 503,
+    "orphaned": 503,
+    "storage_unavailable": 503,
+    "still_running": 503,
+    "internal_error": 500,
+}
+"""By the code of its turn.failed; the others are faults of the input."""
+
+NO_RETRY = {"x-should-retry": "false"}
+"""OpenAI's clients repeat a 5xx by themselves; once a turn was accepted, that would be another turn."""
+
+
+def envelope(
+    status: int, *, message: str, type_: str, code: str | None, param: str | None = None, **more: Any
+) -> JSONResponse:
+    error = {"message": message, "type": type_, "param": param, "code": code} | more
+    return JSONResponse({"error": error}, status_code=status)
+
+
+def error_response(error: Exception) -> JSONResponse:
+    shape = next((shape for kind, shape in TABLE if isinstance(error, kind)), INTERNAL)
+    param = getattr(error, "param", None)
+    code = getattr(error, "code", None) if isinstance(error, InvalidInput) else shape.code
+    more = {"differing_fields": list(error.differing)} if isinstance(error, RevisionMismatch) else {}
+    return envelope(
+        STATUS_OF_CODE.get(code or "", shape.status),
+        message=_words(error, shape),
+        type_=shape.type,
+        code=code,
+        param=param,
+        **more,
+    )
+
+
+def failed_turn_response(code: str, message: str, turn: str) -> JSONResponse:
+    status = STATUS_OF_FAILED_TURN.get(code, 400)
+    fault = "invalid_request_error" if status == HTTPStatus.BAD_REQUEST else "server_error"
+    param = "input" if status == HTTPStatus.BAD_REQUEST else None
+    response = envelope(status, message=message, type_=fault, code=code, param=param, response_id=turn)
+    response.headers.update(NO_RETRY)
+    return response
+
+
+async def on_error(_request: Request, error: Exception) -> JSONResponse:
+    response = error_response(error)
+    if response.status_code >= HTTPStatus.INTERNAL_SERVER_ERROR:
+        log.error("answered %d: %s", response.status_code, error, exc_info=error)
+    return response
+
+
+async def on_http_exception(request: Request, error: Exception) -> JSONResponse:
+    assert isinstance(error, HTTPException)  # noqa: S101 registered for nothing else
+    status = HTTPStatus(error.status_code)
+    words = {
+        HTTPStatus.NOT_FOUND: f"There is nothing at {request.method} {request.url.path}.",
+        HTTPStatus.METHOD_NOT_ALLOWED: f"{request.url.path} does not take {request.method}.",
+    }.get(status, str(error.detail))
+    code = {HTTPStatus.NOT_FOUND: "unknown_url", HTTPStatus.METHOD_NOT_ALLOWED: "method_not_allowed"}
+    response = envelope(status, message=words, type_="invalid_request_error", code=code.get(status))
+    response.headers.update(error.headers or {})
+    return response
+
+
+async def on_bad_parameters(_request: Request, error: Exception) -> JSONResponse:
+    """Of the path and the query; bodies are read by body.py."""
+    assert isinstance(error, RequestValidationError)  # noqa: S101 registered for nothing else
+    first = error.errors()[0]
+    param = str(first["loc"][-1])
+    return error_response(InvalidInput(f"'{param}': {first['msg']}.", param))
+
+
+def _words(error: Exception, shape: Shape) -> str:
+    if shape is INTERNAL:
+        return "The service failed on this request; it is ours to mend. The request id finds it in the log."
+    if shape.code == "storage_unavailable":
+        return "The database cannot be reached or is too busy; nothing was accepted unless it shows when read back."
+    return str(error)

@@ -1,0 +1,65 @@
+"""`/healthz`, `/readyz` and `/metrics`: for those who keep the service running; no key, and no one's words."""
+
+import asyncio
+from typing import Any
+from urllib.parse import urlsplit
+
+from fastapi import APIRouter
+from prometheus_client import CONTENT_TYPE_LATEST
+from sqlalchemy import Connection
+from sqlalchemy.exc import DBAPIError
+from sqlalchemy.exc import TimeoutError as PoolTimeout
+from starlette.responses import JSONResponse, Response
+
+from service.api.wiring import ServiceOf
+from service.domain.plan import EngineState
+from service.store import fleet
+
+router = APIRouter()
+
+BROKER_PATIENCE_S = 1.0
+BROKER_PORTS = {"redis": 6379, "rediss": 6379, "amqp": 5672, "amqps": 5671}
+
+
+@router.get("/healthz")
+async def healthz() -> dict[str, str]:
+    return {"status": "ok"}
+
+
+@router.get("/readyz")
+async def readyz(service: ServiceOf) -> Response:
+    """Ready is who can accept and read turns; without broker or engines they wait, and that is shown."""
+    broker = await _reachable(service.settings.broker_url.get_secret_value())
+    try:
+        engines = await service.database.run(_ready_engines)
+    except (DBAPIError, PoolTimeout) as error:
+        reason = f"{type(error).__name__}: not reachable, or not migrated"
+        body = {"status": "unready", "database": reason, "broker": broker, "ready_engines": {}}
+        return JSONResponse(body, status_code=503)
+    return JSONResponse({"status": "ready", "database": "ok", "broker": broker, "ready_engines": engines})
+
+
+@router.get("/metrics")
+async def metrics(service: ServiceOf) -> Response:
+    return Response(service.metrics.exposition(), media_type=CONTENT_TYPE_LATEST)
+
+
+def _ready_engines(conn: Connection) -> dict[str, Any]:
+    """By alias."""
+    ready = [e.revision for e in fleet.live_engines(conn) if e.state is EngineState.READY]
+    return {alias.name: ready.count(alias.revision) for alias in fleet.list_aliases(conn)}
+
+
+async def _reachable(url: str) -> bool:
+    parts = urlsplit(url)
+    try:
+        async with asyncio.timeout(BROKER_PATIENCE_S):
+            if parts.scheme.endswith("+socket") or parts.scheme == "unix":
+                _, writer = await asyncio.open_unix_connection(parts.path)
+            else:
+                port = parts.port or BROKER_PORTS.get(parts.scheme, 6379)
+                _, writer = await asyncio.open_connection(parts.hostname or "127.0.0.1", port)
+    except (OSError, TimeoutError, ValueError):
+        return False
+    writer.close()
+    return True

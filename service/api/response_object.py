@@ -1,0 +1,147 @@
+"""OpenAI's objects, built from what is stored: the same for the first answer and for every later reading."""
+
+from typing import Any
+
+from service.conversation_flow import StoredConversation, StoredTurn
+from service.domain.conversation import Item
+from service.domain.events import KvSource, Role, TurnCompleted
+from service.domain.turn import Turn, TurnState
+
+LENGTH = "length"
+"""vLLM's reason to finish at `max_tokens` or at the end of its context."""
+
+
+def conversation_object(stored: StoredConversation) -> dict[str, Any]:
+    return {
+        "id": stored.state.id,
+        "object": "conversation",
+        "created_at": int(stored.created_at.timestamp()),
+        "metadata": dict(stored.metadata),
+        "alias": stored.state.alias,
+        "on_upgrade": stored.state.on_upgrade,
+    }
+
+
+def item_object(item: Item) -> dict[str, Any]:
+    part = (
+        output_text(item.text) if item.role is Role.ASSISTANT else {"type": "input_text", "text": item.text}
+    )
+    return {
+        "id": item.id,
+        "type": "message",
+        "status": "completed",
+        "role": item.role.value,
+        "content": [part],
+    }
+
+
+def output_text(text: str) -> dict[str, Any]:
+    return {"type": "output_text", "text": text, "annotations": [], "logprobs": []}
+
+
+def output_message(item_id: str, status: str, content: list[dict[str, Any]]) -> dict[str, Any]:
+    return {"id": item_id, "type": "message", "status": status, "role": "assistant", "content": content}
+
+
+def status_of(turn: Turn) -> str:
+    match turn.state:
+        case TurnState.COMPLETED if turn.completed is not None and turn.completed.finish_reason == LENGTH:
+            return "incomplete"
+        case TurnState.COMPLETED:
+            return "completed"
+        case TurnState.FAILED:
+            return "failed"
+        case TurnState.STARTED | TurnState.PINNED:
+            return "in_progress"
+
+
+def response_object(stored: StoredTurn) -> dict[str, Any]:
+    turn, started, completed = stored.turn, stored.turn.started, stored.turn.completed
+    status = status_of(turn)
+    ended_at = stored.completed_at
+    texts = {item.id: item.text for item in stored.state.items}
+    return {
+        "id": turn.id,
+        "object": "response",
+        "created_at": int(stored.created_at.timestamp()),
+        "completed_at": int(ended_at.timestamp()) if ended_at and status == "completed" else None,
+        "status": status,
+        "background": False,
+        "error": {"code": turn.failed.code, "message": turn.failed.message} if turn.failed else None,
+        "incomplete_details": {"reason": "max_output_tokens"} if status == "incomplete" else None,
+        "instructions": texts[started.instructions] if started.instructions else None,
+        "max_output_tokens": started.sampling.max_output_tokens,
+        "model": started.alias,
+        "output": [_answer(completed, status)] if completed else [],
+        "parallel_tool_calls": True,
+        "previous_response_id": stored.previous.turn if stored.previous else None,
+        "conversation": {"id": stored.state.id},
+        "reasoning": {"effort": None, "summary": None},
+        "service_tier": "default",
+        "store": True,
+        "temperature": started.sampling.temperature,
+        "text": {"format": {"type": "text"}},
+        "tool_choice": "auto",
+        "tools": [],
+        "top_p": started.sampling.top_p,
+        "truncation": "disabled",
+        "usage": _usage(completed) if completed else None,
+        "metadata": dict(started.metadata),
+        **_provenance(stored),
+    }
+
+
+def _answer(completed: TurnCompleted, status: str) -> dict[str, Any]:
+    return output_message(completed.item, status, [output_text(completed.text)])
+
+
+def _usage(completed: TurnCompleted) -> dict[str, Any]:
+    return {
+        "input_tokens": completed.prompt_tokens,
+        "input_tokens_details": {
+            "cached_tokens": _loaded(completed) + completed.local_tokens,
+            "cache_write_tokens": 0,
+        },
+        "output_tokens": len(completed.output),
+        "output_tokens_details": {"reasoning_tokens": 0},
+        "total_tokens": completed.prompt_tokens + len(completed.output),
+    }
+
+
+def _provenance(stored: StoredTurn) -> dict[str, Any]:
+    """What is ours, beside OpenAI's fields: which revision answered, and what became of the KV."""
+    turn = stored.turn
+    completed, pinned = turn.completed, turn.pinned
+    revision = completed.engine_revision if completed else pinned.revision if pinned else None
+    changed = bool(revision and stored.previous and stored.previous.engine_revision != revision)
+    refusal = turn.refusals[-1].refusal if turn.refusals else None
+    return {
+        "revision": revision,
+        "revision_changed": changed,
+        "attempt": turn.attempt,
+        "kv": {
+            "source": completed.kv_source if completed else KvSource.NONE,
+            "reason": completed.kv_reason if completed else pinned.reason if pinned else None,
+            "plan": pinned.plan if pinned else None,
+            "tokens_loaded": _loaded(completed) if completed else 0,
+            "tokens_replayed": _replayed(turn, changed=changed),
+            "refusal": {"reason": refusal.reason, "differing_fields": list(refusal.differing)}
+            if refusal
+            else None,
+        },
+    }
+
+
+def _loaded(completed: TurnCompleted) -> int:
+    return completed.loaded.tokens if completed.loaded else 0
+
+
+def _replayed(turn: Turn, *, changed: bool) -> int:
+    """Tokens of the history that were prefilled again because the revision had changed."""
+    if turn.rebuilt is not None:
+        return turn.rebuilt.tokens
+    completed = turn.completed
+    if completed is None or not changed:
+        return 0
+    said = len(completed.prompt_delta) if completed.extends is not None else 0
+    return max(0, completed.prompt_tokens - said - _loaded(completed) - completed.local_tokens)

@@ -1,0 +1,108 @@
+"""`/v1/responses`: a turn asked for, streamed or waited for, and read back."""
+
+from re import fullmatch
+from typing import Any
+
+from fastapi import APIRouter
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response, StreamingResponse
+
+from service.api.body import read_object
+from service.api.channel import TurnChannel
+from service.api.errors import failed_turn_response
+from service.api.response_object import response_object
+from service.api.schemas import ResponseBody, parse_input, parse_response_body, request_hash
+from service.api.sse import turn_events
+from service.api.wiring import Service, ServiceOf, Tenant, TenantOf
+from service.conversation_flow import StoredTurn, TurnRequest, accept_turn, find_response
+from service.domain.errors import InvalidInput
+from service.domain.events import ConversationId, OnUpgrade, Sampling, TenantId, TurnId
+from service.domain.turn import TurnState
+
+router = APIRouter()
+
+NO_BUFFERING = {"cache-control": "no-cache", "x-accel-buffering": "no"}
+
+
+@router.post("/v1/responses")
+async def create(request: Request, service: ServiceOf, tenant: TenantOf) -> Response:
+    document = await read_object(request, service.settings.max_body_bytes)
+    body = parse_response_body(document)
+    wanted = _wanted(service, tenant, body, _idempotency_key(request), request_hash(document))
+    accepted = await service.database.run(
+        lambda conn: accept_turn(
+            conn,
+            wanted,
+            owner=service.owner,
+            lease_s=service.settings.turn_lease_s,
+            now=service.clock(),
+            new_id=service.new_id,
+        )
+    )
+    runner = service.runner
+    channel = runner.start(tenant.id, accepted) if accepted.fresh else runner.watch(tenant.id, accepted.turn)
+    if body.stream:
+        events = turn_events(
+            channel, lambda: _load(service, tenant.id, accepted.turn), service.settings.heartbeat_s
+        )
+        return StreamingResponse(events, media_type="text/event-stream", headers=NO_BUFFERING)
+    return await _answer(service, tenant, accepted.turn, channel)
+
+
+@router.get("/v1/responses/{response_id}")
+async def read(response_id: str, request: Request, service: ServiceOf, tenant: TenantOf) -> dict[str, Any]:
+    for name in request.query_params:
+        raise InvalidInput(f"Unsupported parameter: '{name}'.", name, "unsupported_parameter")
+    return response_object(await _load(service, tenant.id, TurnId(response_id)))
+
+
+async def _answer(service: Service, tenant: Tenant, turn: TurnId, channel: TurnChannel) -> Response:
+    view = await channel.ended()
+    stored = await _load(service, tenant.id, turn)
+    match stored.turn.state:
+        case TurnState.COMPLETED:
+            return JSONResponse(response_object(stored))
+        case TurnState.FAILED if stored.turn.failed is not None:
+            return failed_turn_response(stored.turn.failed.code, stored.turn.failed.message, turn)
+        case _:
+            code, message = view.failure or ("internal_error", "The turn ended without a result.")
+            return failed_turn_response(code, message, turn)
+
+
+def _wanted(
+    service: Service, tenant: Tenant, body: ResponseBody, idempotency_key: str | None, hash_: str
+) -> TurnRequest:
+    conversation = body.conversation_id
+    sampling = Sampling(
+        max_output_tokens=body.max_output_tokens or service.settings.default_max_output_tokens,
+        temperature=1.0 if body.temperature is None else float(body.temperature),
+        top_p=1.0 if body.top_p is None else float(body.top_p),
+    )
+    return TurnRequest(
+        tenant=tenant.id,
+        tenant_policy=tenant.on_upgrade,
+        conversation=None if conversation is None else ConversationId(conversation),
+        previous=None if body.previous_response_id is None else TurnId(body.previous_response_id),
+        alias=body.model,
+        default_alias=service.settings.default_alias,
+        messages=parse_input(body.input),
+        instructions=body.instructions,
+        on_upgrade=OnUpgrade(body.on_upgrade) if body.on_upgrade else None,
+        sampling=sampling,
+        metadata=body.metadata or {},
+        idempotency_key=idempotency_key,
+        request_hash=hash_,
+    )
+
+
+def _idempotency_key(request: Request) -> str | None:
+    key = request.headers.get("idempotency-key")
+    if key is not None and not fullmatch(r"[\x21-\x7e]{1,255}", key):
+        raise InvalidInput(
+            "'Idempotency-Key' must be 1 to 255 printable ASCII characters without spaces.", "Idempotency-Key"
+        )
+    return key
+
+
+async def _load(service: Service, tenant: TenantId, turn: TurnId) -> StoredTurn:
+    return await service.database.run(lambda conn: find_response(conn, tenant, turn))

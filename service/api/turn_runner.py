@@ -1,0 +1,366 @@
+"""The loop of a turn: plan, wait, rebuild, decode, accept. It runs to its end, whoever still listens."""
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass, field
+from datetime import datetime
+from logging import getLogger
+from time import monotonic
+
+import httpx
+from sqlalchemy.exc import DBAPIError
+from sqlalchemy.exc import TimeoutError as PoolTimeout
+
+from service import turn_flow
+from service.api.attempt import Answer, Attempt, AttemptLost, run_attempt
+from service.api.channel import TurnChannel, View
+from service.api.database import Database
+from service.api.metrics import Metrics
+from service.conversation_flow import Accepted, find_response
+from service.domain.artifact import ArtifactId, BootId
+from service.domain.conversation import Conversation
+from service.domain.errors import EngineFailed, FenceLost, InvalidInput, Unavailable
+from service.domain.events import AttemptFailed, ConversationId, ItemId, TenantId, TurnId
+from service.domain.turn import TurnState
+from service.engine import client
+from service.settings import Settings
+from service.store import event_store, rebuilds, turns
+from service.turn_flow import NotPinned, Pinned
+
+log = getLogger(__name__)
+
+MAX_ATTEMPTS = 3
+PLAN_EVERY_S = 0.25
+REBUILD_POLL_S = 0.05
+FOLLOW_EVERY_S = 0.25
+COMMIT_TRIES = 3
+COMMIT_PAUSE_S = 0.3
+RENEWALS_PER_LEASE = 3
+
+STORAGE_TROUBLE = (DBAPIError, PoolTimeout)
+Failure = tuple[str, str]
+"""Code and message."""
+
+
+class TurnLost(Exception):
+    """The turn ends without an answer; the code goes into its turn.failed."""
+
+    def __init__(self, code: str, message: str) -> None:
+        super().__init__(message)
+        self.code = code
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tools:
+    """What turns are run with, wired once in app.py."""
+
+    database: Database
+    http: httpx.AsyncClient
+    ring: Callable[[str, str], None]
+    settings: Settings
+    metrics: Metrics
+    owner: str
+    clock: Callable[[], datetime]
+    new_id: Callable[[str], str]
+
+
+@dataclass(slots=True, kw_only=True)
+class Job:
+    tenant: TenantId
+    conversation: ConversationId
+    turn: TurnId
+    item: ItemId
+    channel: TurnChannel
+    started_s: float
+    avoid: dict[BootId, float] = field(default_factory=dict)
+    """Engines that failed this turn, and until when they are left alone."""
+    plan: str = "none"
+    answering: bool = False
+
+
+class TurnRunner:
+    def __init__(self, tools: Tools) -> None:
+        self._tools = tools
+        self._database = tools.database
+        self._settings = tools.settings
+        self._channels: dict[TurnId, TurnChannel] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def start(self, tenant: TenantId, accepted: Accepted) -> TurnChannel:
+        item = ItemId(self._tools.new_id("msg_"))
+        channel = TurnChannel(View(item=item))
+        job = Job(
+            tenant=tenant,
+            conversation=accepted.conversation,
+            turn=accepted.turn,
+            item=item,
+            channel=channel,
+            started_s=monotonic(),
+        )
+        self._channels[job.turn] = channel
+        self._spawn(self._run(job))
+        return channel
+
+    def watch(self, tenant: TenantId, turn: TurnId) -> TurnChannel:
+        """The channel of a turn that runs here, or else one that follows what is stored of it."""
+        if turn in self._channels:
+            return self._channels[turn]
+        channel = TurnChannel(View())
+        self._spawn(self._follow(tenant, turn, channel))
+        return channel
+
+    async def close(self) -> None:
+        """Lets running turns finish until the deadline; what is cut off then ends as an orphan."""
+        if self._tasks:
+            await asyncio.wait(set(self._tasks), timeout=self._settings.shutdown_s)
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    async def _run(self, job: Job) -> None:
+        failure: Failure | None = None
+        keeper = asyncio.create_task(self._keep_lease(job, asyncio.current_task()))
+        try:
+            await self._answer(job)
+        except TurnLost as lost:
+            failure = await self._fail(job, lost.code, str(lost))
+        except InvalidInput as error:
+            failure = await self._fail(job, error.code, str(error))
+        except FenceLost as error:
+            log.warning("turn %s was ended elsewhere: %s", job.turn, error)
+        except STORAGE_TROUBLE as error:
+            log.exception("turn %s lost its database", job.turn, exc_info=error)
+            failure = await self._fail(
+                job, "storage_unavailable", "The database failed before the answer was accepted."
+            )
+        except asyncio.CancelledError:
+            failure = ("orphaned", "The service stopped working on this turn before it had an answer.")
+            raise
+        except Exception:  # whatever broke, the turn must end, and its readers be told
+            log.exception("turn %s failed on an error of ours", job.turn)
+            failure = await self._fail(job, "internal_error", "The service failed on this turn.")
+        finally:
+            keeper.cancel()
+            job.channel.end(failure)
+            del self._channels[job.turn]
+
+    async def _answer(self, job: Job) -> None:
+        last: AttemptLost | None = None
+        for _ in range(MAX_ATTEMPTS):
+            pinned = await self._pin(job)
+            attempt = await self._prepare(job, pinned)
+            try:
+                answer = await run_attempt(self._tools.http, attempt, lambda text: self._on_text(job, text))
+            except AttemptLost as lost:
+                await self._record_lost(job, attempt, lost)
+                last = lost
+                continue
+            await self._accept(job, answer)
+            self._spawn(self._record_published(job, attempt))
+            return
+        raise TurnLost("engine_failed", f"{MAX_ATTEMPTS} attempts failed. The last: {last}")
+
+    async def _pin(self, job: Job) -> Pinned:
+        """Polls until the policy finds an engine, or gives up."""
+        deadline = monotonic() + self._settings.turn_wait_s
+        while True:
+            avoid = frozenset(boot for boot, until in job.avoid.items() if until > monotonic())
+            plan = await self._database.run(
+                lambda conn, avoid=avoid: turn_flow.plan_attempt(  # type: ignore[misc]
+                    conn,
+                    tenant=job.tenant,
+                    conversation=job.conversation,
+                    turn=job.turn,
+                    avoid=avoid,
+                    rebuild_min_tokens=self._settings.rebuild_min_tokens,
+                    now=self._tools.clock(),
+                    new_id=self._tools.new_id,
+                )
+            )
+            if isinstance(plan, Pinned):
+                job.plan = plan.pinned.plan
+                job.channel.begin(plan.pinned.attempt, plan.pinned.revision, plan.pinned.reason)
+                return plan
+            _give_up(plan, deadline, self._settings.turn_wait_s)
+            job.channel.note(f"waiting: {plan.reason}")
+            await asyncio.sleep(PLAN_EVERY_S)
+
+    async def _prepare(self, job: Job, pinned: Pinned) -> Attempt:
+        state, note = pinned.state, pinned.pinned.reason
+        if pinned.rebuild is not None:
+            state, note = await self._await_rebuild(job, pinned, pinned.rebuild)
+        return Attempt(
+            state=state,
+            pinned=pinned.pinned,
+            engine=pinned.engine,
+            item=job.item,
+            publish=ArtifactId(self._tools.new_id("kv_")),
+            kv_lease_s=self._settings.kv_lease_s,
+            note=note,
+        )
+
+    async def _await_rebuild(self, job: Job, pinned: Pinned, rebuild: str) -> tuple[Conversation, str]:
+        """Without it the attempt decodes cold: as exact, only slower."""
+        await self._ring(rebuild)
+        started = monotonic()
+        row = None
+        while monotonic() < started + self._settings.rebuild_timeout_s:
+            row = await self._database.run(lambda conn: rebuilds.find(conn, rebuild))
+            if row is None or row.finished_at is not None:
+                break
+            job.channel.note(f"rebuilding: {row.tokens_done} of {row.tokens_total} tokens")
+            await asyncio.sleep(REBUILD_POLL_S)
+        state = "lost" if row is None else row.state.value
+        self._tools.metrics.rebuild_wait_s.labels(state).observe(monotonic() - started)
+        if row is not None and row.state is rebuilds.RebuildState.DONE:
+            return await self._database.run(
+                lambda conn: event_store.load_conversation(conn, job.tenant, job.conversation)
+            ), pinned.pinned.reason
+        await self._database.run(lambda conn: rebuilds.supersede(conn, turn=job.turn))
+        why = row.reason if row is not None and row.reason else f"it was {state} in the end"
+        log.warning("turn %s goes on without rebuild %s: %s", job.turn, rebuild, why)
+        return pinned.state, f"prefilled where it decodes, without a rebuild: {why}"
+
+    async def _ring(self, rebuild: str) -> None:
+        try:
+            await asyncio.to_thread(self._tools.ring, rebuild, rebuilds.Queue.INTERACTIVE.value)
+        except Unavailable as error:
+            self._tools.metrics.doorbell_failures.inc()
+            log.warning("rebuild %s waits for the sweeper: %s", rebuild, error)
+
+    def _on_text(self, job: Job, text: str) -> None:
+        if not job.answering:
+            job.answering = True
+            self._tools.metrics.first_text_s.observe(monotonic() - job.started_s)
+        job.channel.say(text)
+
+    async def _accept(self, job: Job, answer: Answer) -> None:
+        """Committed when it returns. A lost reply to COMMIT shows as FenceLost on the next try: it was accepted."""
+        for number in range(1, COMMIT_TRIES + 1):
+            try:
+                await self._database.run(
+                    lambda conn: turn_flow.complete_turn(
+                        conn,
+                        tenant=job.tenant,
+                        conversation=job.conversation,
+                        refusal=answer.refusal,
+                        completed=answer.completed,
+                        now=self._tools.clock(),
+                    )
+                )
+                break
+            except STORAGE_TROUBLE:
+                if number == COMMIT_TRIES:
+                    raise
+                await asyncio.sleep(COMMIT_PAUSE_S * number)
+        if answer.refusal is not None:
+            self._tools.metrics.refusals.labels(answer.refusal.refusal.reason.value).inc()
+        self._tools.metrics.turns.labels(job.plan, "completed").inc()
+
+    async def _record_lost(self, job: Job, attempt: Attempt, lost: AttemptLost) -> None:
+        log.warning("attempt %s was lost: %s", attempt.id, lost)
+        self._tools.metrics.attempts_failed.inc()
+        if lost.refusal is not None:
+            self._tools.metrics.refusals.labels(lost.refusal.refusal.reason.value).inc()
+        else:
+            # An engine that can say what it refused is well; another may be gone, and its lease not yet out.
+            job.avoid[attempt.engine.boot] = monotonic() + self._settings.engine_lease_s
+        failed = AttemptFailed(
+            turn=job.turn, attempt=attempt.pinned.attempt, reason=str(lost), partial_text=lost.text
+        )
+        await self._database.run(
+            lambda conn: turn_flow.fail_attempt(
+                conn,
+                tenant=job.tenant,
+                conversation=job.conversation,
+                refusal=lost.refusal,
+                failed=failed,
+                now=self._tools.clock(),
+            )
+        )
+
+    async def _fail(self, job: Job, code: str, message: str) -> Failure:
+        """What could not be recorded either is left to the sweeper, as an orphan."""
+        self._tools.metrics.turns.labels(job.plan, "failed").inc()
+        try:
+            await self._database.run(
+                lambda conn: turn_flow.fail_turn(
+                    conn,
+                    tenant=job.tenant,
+                    conversation=job.conversation,
+                    turn=job.turn,
+                    code=code,
+                    message=message,
+                    now=self._tools.clock(),
+                )
+            )
+        except STORAGE_TROUBLE as error:
+            log.exception("the failure of turn %s could not be recorded", job.turn, exc_info=error)
+        return code, message
+
+    async def _record_published(self, job: Job, attempt: Attempt) -> None:
+        """After the answer: losing this loses speed, nothing else."""
+        try:
+            evidence = await client.evidence(
+                self._tools.http, attempt.engine, attempt.id, self._settings.publish_wait_s
+            )
+            published = evidence.published if evidence else None
+            if published is None or published.revision != attempt.pinned.revision:
+                return
+            await self._database.run(
+                lambda conn: turn_flow.record_published(
+                    conn,
+                    tenant=job.tenant,
+                    conversation=job.conversation,
+                    published=published,
+                    now=self._tools.clock(),
+                )
+            )
+        except (EngineFailed, *STORAGE_TROUBLE) as error:
+            log.warning("KV of attempt %s is not recorded: %s", attempt.id, error)
+
+    async def _keep_lease(self, job: Job, work: "asyncio.Task[None] | None") -> None:
+        """Once the lease is another's, what is done here could not be accepted any more."""
+        while True:
+            await asyncio.sleep(self._settings.turn_lease_s / RENEWALS_PER_LEASE)
+            try:
+                kept = await self._database.run(
+                    lambda conn: turns.renew_lease(
+                        conn, turn=job.turn, owner=self._tools.owner, lease_s=self._settings.turn_lease_s
+                    )
+                )
+            except STORAGE_TROUBLE as error:
+                log.warning("the lease of turn %s could not be renewed: %s", job.turn, error)
+                continue
+            if not kept and work is not None:
+                work.cancel()
+                return
+
+    async def _follow(self, tenant: TenantId, turn: TurnId, channel: TurnChannel) -> None:
+        settings = self._settings
+        limit_s = settings.turn_wait_s + settings.rebuild_timeout_s + settings.engine_silence_s
+        failure: Failure | None = ("still_running", f"Response {turn} is still running; read it later.")
+        deadline = monotonic() + limit_s
+        try:
+            while monotonic() < deadline:
+                stored = await self._database.run(lambda conn: find_response(conn, tenant, turn))
+                if stored.turn.state in (TurnState.COMPLETED, TurnState.FAILED):
+                    failure = None
+                    break
+                await asyncio.sleep(FOLLOW_EVERY_S)
+        except STORAGE_TROUBLE as error:
+            log.warning("turn %s cannot be followed: %s", turn, error)
+        finally:
+            channel.end(failure)
+
+    def _spawn(self, work: Coroutine[None, None, None]) -> None:
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+
+def _give_up(plan: NotPinned, deadline: float, waited_s: float) -> None:
+    if plan.final:
+        raise TurnLost("revision_unavailable", f"The turn may not go on elsewhere: {plan.reason}.")
+    if monotonic() >= deadline:
+        raise TurnLost("no_engine", f"The turn waited {waited_s:g} s for an engine: {plan.reason}.")
