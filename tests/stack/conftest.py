@@ -6,7 +6,6 @@ import pwd
 import shutil
 import subprocess
 import sys
-import sysconfig
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,7 +14,7 @@ import pytest
 
 from stack.placement import Placement, place
 from stack.postgres import EmbeddedPostgres
-from tests.stack.supervisors import REPOSITORY, Serve, Served
+from tests.stack.supervisors import REPOSITORY, SITE_PACKAGES, Serve, Served
 
 SERVE = Path(__file__).with_name("serve.py")
 
@@ -57,7 +56,7 @@ def serve() -> Iterator[Serve]:
     def start(kind: str, directory: Path, *, uid: int | None = None, python: str = sys.executable) -> Served:
         supervisor = subprocess.Popen(
             [python, str(SERVE), kind, str(directory)],
-            env={"PYTHONPATH": f"{REPOSITORY}:{sysconfig.get_path('purelib')}", "PATH": os.defpath},
+            env={"PYTHONPATH": f"{REPOSITORY}:{SITE_PACKAGES}", "PATH": os.defpath},
             cwd="/",
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
@@ -89,7 +88,7 @@ def ordinary_user() -> tuple[int, str]:
             done = subprocess.run(
                 [python, "-c", probe],
                 check=False,
-                env={"PYTHONPATH": f"{REPOSITORY}:{sysconfig.get_path('purelib')}"},
+                env={"PYTHONPATH": f"{REPOSITORY}:{SITE_PACKAGES}"},
                 cwd="/",
                 user=uid,
                 group=uid,

@@ -6,7 +6,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
+import psycopg
+
 REPOSITORY = Path(__file__).parents[2]
+SITE_PACKAGES = Path(psycopg.__file__).parents[1]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,7 +13,7 @@ from stack.postgres import EmbeddedPostgres
 from stack.privileges import server_account
 from stack.valkey import EmbeddedValkey
 from stack.wheels import wheel_folder
-from tests.stack.supervisors import REPOSITORY, Serve, processes_within, wait_until_none_within
+from tests.stack.supervisors import REPOSITORY, SITE_PACKAGES, Serve, processes_within, wait_until_none_within
 
 as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root has privileges to drop")
 Modes = dict[Path, tuple[int, int]]
@@ -120,7 +120,7 @@ def test_an_ordinary_user_is_told_whose_data_they_are(
         user=uid,
         group=uid,
         extra_groups=[],
-        env={"PYTHONPATH": str(Path(psycopg.__file__).parents[1])},
+        env={"PYTHONPATH": str(SITE_PACKAGES)},
         capture_output=True,
         text=True,
     )
