@@ -119,9 +119,11 @@ def register_engine(
             set_={**values, "state": state},
             where=engines.c.revision == revision,
         )
+        .returning(engines.c.boot)
     )
     try:
-        registered = conn.execute(statement).rowcount == 1
+        # Of an INSERT, SQLAlchemy keeps no rowcount.
+        registered = conn.execute(statement).one_or_none() is not None
     except IntegrityError as error:
         if broken_constraint(error) == REVISION_OF_ENGINE:
             raise NotFound("revision", revision, "revision") from error
