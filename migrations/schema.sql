@@ -621,7 +621,70 @@ REVOKE ALL ON FUNCTION public.refuse_change() FROM PUBLIC;
 -- Name: TABLE events; Type: ACL; Schema: public; Owner: everturn_owner
 --
 
-GRANT SELECT,INSERT ON TABLE public.events TO everturn_service;
+GRANT SELECT ON TABLE public.events TO everturn_service;
+
+
+--
+-- Name: COLUMN events.tenant_id; Type: ACL; Schema: public; Owner: everturn_owner
+--
+
+GRANT INSERT(tenant_id) ON TABLE public.events TO everturn_service;
+
+
+--
+-- Name: COLUMN events.stream; Type: ACL; Schema: public; Owner: everturn_owner
+--
+
+GRANT INSERT(stream) ON TABLE public.events TO everturn_service;
+
+
+--
+-- Name: COLUMN events.stream_version; Type: ACL; Schema: public; Owner: everturn_owner
+--
+
+GRANT INSERT(stream_version) ON TABLE public.events TO everturn_service;
+
+
+--
+-- Name: COLUMN events.type; Type: ACL; Schema: public; Owner: everturn_owner
+--
+
+GRANT INSERT(type) ON TABLE public.events TO everturn_service;
+
+
+--
+-- Name: COLUMN events.schema_number; Type: ACL; Schema: public; Owner: everturn_owner
+--
+
+GRANT INSERT(schema_number) ON TABLE public.events TO everturn_service;
+
+
+--
+-- Name: COLUMN events.occurred_at; Type: ACL; Schema: public; Owner: everturn_owner
+--
+
+GRANT INSERT(occurred_at) ON TABLE public.events TO everturn_service;
+
+
+--
+-- Name: COLUMN events.payload; Type: ACL; Schema: public; Owner: everturn_owner
+--
+
+GRANT INSERT(payload) ON TABLE public.events TO everturn_service;
+
+
+--
+-- Name: COLUMN events.content; Type: ACL; Schema: public; Owner: everturn_owner
+--
+
+GRANT INSERT(content) ON TABLE public.events TO everturn_service;
+
+
+--
+-- Name: COLUMN events.tokens; Type: ACL; Schema: public; Owner: everturn_owner
+--
+
+GRANT INSERT(tokens) ON TABLE public.events TO everturn_service;
 
 
 --

@@ -192,9 +192,13 @@ CREATE TRIGGER append_only BEFORE UPDATE OR DELETE OR TRUNCATE ON revisions
 ALTER TABLE revisions ENABLE ALWAYS TRIGGER append_only;
 """
 
+# Position and transaction id are the database's to give.
 PRIVILEGES = """
 GRANT USAGE ON SCHEMA public TO everturn_service;
-GRANT SELECT, INSERT ON events, revisions, tenants, api_keys TO everturn_service;
+GRANT SELECT, INSERT ON revisions, tenants, api_keys TO everturn_service;
+GRANT SELECT, INSERT (
+    tenant_id, stream, stream_version, type, schema_number, occurred_at, payload, content, tokens
+) ON events TO everturn_service;
 GRANT SELECT, INSERT, UPDATE ON aliases, turns TO everturn_service;
 GRANT SELECT, INSERT, UPDATE, DELETE ON engines, artifacts, rebuilds TO everturn_service;
 GRANT USAGE ON SCHEMA audit TO everturn_service, everturn_auditor;

@@ -1,0 +1,103 @@
+"""One event of each kind, as the rows in `golden/` hold it. New fields get defaults here, old rows never change."""
+
+from service.domain.artifact import ArtifactId, BootId, RefusalReason
+from service.domain.events import (
+    AliasMoved,
+    AttemptFailed,
+    ConversationCreated,
+    EngineRegistered,
+    Event,
+    ItemId,
+    KvRebuilt,
+    KvRefused,
+    KvSource,
+    MessageAccepted,
+    OnUpgrade,
+    PlanKind,
+    PolicyLevel,
+    Role,
+    Sampling,
+    TurnCompleted,
+    TurnFailed,
+    TurnId,
+    TurnPinned,
+    TurnStarted,
+)
+from service.domain.evidence import Loaded, Refusal
+from service.domain.revision import RevisionDigest
+
+TURN = TurnId("resp_01")
+V12 = RevisionDigest("rev_" + "12" * 32)
+V13 = RevisionDigest("rev_" + "13" * 32)
+KV = ArtifactId("kv_" + "0" * 32)
+BOOT = BootId("boot_01")
+
+GOLDEN: dict[str, Event] = {
+    event.name: event
+    for event in (
+        ConversationCreated(
+            alias="production", on_upgrade=OnUpgrade.STAY, metadata={"topic": "caf\u00e9 \x00 \uf8ff"}
+        ),
+        MessageAccepted(item=ItemId("msg_01"), role=Role.USER, text="Ol\u00e1 \x00 \ud800 \U0001f600"),
+        TurnStarted(
+            turn=TURN,
+            items=(ItemId("msg_01"), ItemId("msg_02")),
+            alias="production",
+            on_upgrade=OnUpgrade.REPLAY,
+            policy_level=PolicyLevel.TENANT,
+            sampling=Sampling(max_output_tokens=256, temperature=0.7, top_p=1.0),
+            metadata={"trace": "a1"},
+            instructions=ItemId("msg_01"),
+        ),
+        TurnPinned(
+            turn=TURN,
+            attempt=2,
+            plan=PlanKind.REBUILD,
+            reason=f"revision changed from {V12}: replay 96 tokens",
+            revision=V13,
+            engine=BOOT,
+            offer=KV,
+            carry_tokens=True,
+        ),
+        KvRefused(
+            turn=TURN,
+            attempt=2,
+            engine=BOOT,
+            engine_revision=V13,
+            refusal=Refusal(
+                artifact=KV,
+                reason=RefusalReason.REVISION_MISMATCH,
+                detail=f"made under {V12}, this engine is {V13}",
+                differing=("weights", "adapter"),
+                artifact_revision=V12,
+                artifact_producer=BootId("boot_00"),
+            ),
+        ),
+        KvRebuilt(turn=TURN, attempt=2, rebuild="rb_01", artifact=KV, revision=V13, producer=BOOT, tokens=96),
+        AttemptFailed(turn=TURN, attempt=2, reason="the engine aborted", partial_text="Par\x00\udfff"),
+        TurnCompleted(
+            turn=TURN,
+            attempt=3,
+            item=ItemId("msg_03"),
+            text="Paris \x00 \ud800",
+            finish_reason="stop",
+            extends=TurnId("resp_00"),
+            prompt_delta=(0, 1, 4_294_967_295),
+            output=(49_152,),
+            prompt_tokens=99,
+            local_tokens=16,
+            kv_source=KvSource.REBUILT,
+            kv_reason="rebuilt by rb_01",
+            requested_revision=V13,
+            engine=BOOT,
+            engine_revision=V13,
+            loaded=Loaded(
+                artifact=KV, revision=V13, producer=BOOT, tokens=96, bytes=1_769_472, seconds=0.125
+            ),
+            published=ArtifactId("kv_" + "1" * 32),
+        ),
+        TurnFailed(turn=TURN, code="no_engine", message="No engine serves the revision now."),
+        AliasMoved(alias="production", revision=V13, previous=V12, by="key_01"),
+        EngineRegistered(boot=BOOT, revision=V13, address="http://127.0.0.1:8001", role="both"),
+    )
+}

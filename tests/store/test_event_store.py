@@ -1,0 +1,241 @@
+"""Appending to a stream, alone and against others: the database decides who was first."""
+
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from threading import Barrier
+from time import monotonic, sleep
+
+import pytest
+from sqlalchemy import Connection, Engine, text
+
+from service.domain.conversation import Conversation
+from service.domain.errors import FenceLost, Internal, VersionConflict
+from service.domain.events import (
+    FLEET,
+    AliasMoved,
+    ConversationId,
+    MessageAccepted,
+    TenantId,
+    TurnId,
+)
+from service.store import event_store
+from service.store.connection import make_engine
+from tests.store.histories import (
+    ACME,
+    CHAT,
+    TURN,
+    V13,
+    append,
+    completed,
+    created,
+    pinned,
+    said,
+    started,
+    store,
+)
+
+OTHER_CHAT = ConversationId("conv_2")
+WRITERS = 50
+
+
+def read_texts(conn: Connection) -> list[str]:
+    history = event_store.read(conn, tenant=ACME, stream=CHAT)
+    return [event.text for event in history if isinstance(event, MessageAccepted)]
+
+
+def wait_until(condition: Callable[[], bool]) -> None:
+    deadline = monotonic() + 10
+    while not condition():
+        assert monotonic() < deadline
+        sleep(0.01)
+
+
+def waits_for_a_lock(engine: Engine) -> bool:
+    with engine.connect() as conn:
+        return bool(conn.execute(text("SELECT count(*) FROM pg_locks WHERE NOT granted")).scalar_one())
+
+
+def test_append_returns_the_new_version(conn: Connection) -> None:
+    assert append(conn, created(), said("one")) == 2
+    assert append(conn, said("two"), after=2) == 3
+
+
+def test_events_are_read_in_the_order_of_their_versions(conn: Connection) -> None:
+    texts = [f"message {number}" for number in range(40)]
+    append(conn, *map(said, texts))
+    assert read_texts(conn) == texts
+
+
+def test_reading_after_a_version_leaves_out_what_came_before(conn: Connection) -> None:
+    append(conn, created(), said("one"), said("two"))
+    assert event_store.read(conn, tenant=ACME, stream=CHAT, after_version=2) == [said("two")]
+
+
+def test_streams_of_the_same_name_are_apart_between_tenants(conn: Connection) -> None:
+    append(conn, created())
+    assert append(conn, created(), tenant=TenantId("other")) == 1
+    assert len(event_store.read(conn, tenant=ACME, stream=CHAT)) == 1
+
+
+@pytest.mark.parametrize("expected", [0, 1, 3])
+def test_append_at_another_version_conflicts_and_writes_nothing(conn: Connection, expected: int) -> None:
+    append(conn, created(), said("one"))
+    with pytest.raises(VersionConflict, match="at version 2"):
+        append(conn, said("two"), after=expected)
+    assert read_texts(conn) == ["one"]
+
+
+def test_a_version_that_is_behind_draws_no_number_of_the_sequence(owner_engine: Engine) -> None:
+    drawn = text("SELECT last_value FROM events_position_seq")
+    with owner_engine.begin() as conn:
+        append(conn, created())
+        before = conn.execute(drawn).scalar_one()
+        with pytest.raises(VersionConflict):
+            append(conn, said("late"), after=0)
+        assert conn.execute(drawn).scalar_one() == before
+
+
+def test_appending_nothing_still_compares(conn: Connection) -> None:
+    append(conn, created())
+    assert append(conn, after=1) == 1
+    with pytest.raises(VersionConflict):
+        append(conn, after=0)
+
+
+def test_the_second_of_two_racing_writers_conflicts_when_the_first_commits(engine: Engine) -> None:
+    with ThreadPoolExecutor(1) as pool:
+        with engine.begin() as first:
+            append(first, said("first"))
+            second = pool.submit(store, engine, said("second"))
+            wait_until(lambda: waits_for_a_lock(engine))
+        with pytest.raises(VersionConflict, match="moved while"):
+            second.result()
+    with engine.connect() as conn:
+        assert read_texts(conn) == ["first"]
+
+
+def test_the_second_of_two_racing_writers_wins_when_the_first_rolls_back(engine: Engine) -> None:
+    with ThreadPoolExecutor(1) as pool:
+        with engine.connect() as first:
+            append(first, said("first"))
+            second = pool.submit(store, engine, said("second"))
+            wait_until(lambda: waits_for_a_lock(engine))
+            first.rollback()
+        second.result()
+    with engine.connect() as conn:
+        assert read_texts(conn) == ["second"]
+
+
+def test_fifty_writers_of_one_conversation_lose_and_double_nothing(database: str) -> None:
+    engine = make_engine(database, application_name="writers", pool_size=WRITERS)
+    ready = Barrier(WRITERS)
+
+    def write(number: int) -> int:
+        """Returns how often it lost."""
+        ready.wait()
+        for losses in range(WRITERS * 4):
+            with engine.connect() as conn:
+                version = event_store.load_conversation(conn, ACME, CHAT).version
+                try:
+                    append(conn, said(f"{number} asks"), said(f"{number} adds"), after=version)
+                    conn.commit()
+                except VersionConflict:
+                    continue
+                return losses
+        raise AssertionError("never got through")
+
+    with ThreadPoolExecutor(WRITERS) as pool:
+        losses = list(pool.map(write, range(WRITERS)))
+    with engine.connect() as conn:
+        texts = read_texts(conn)
+        versions = conn.execute(text("SELECT stream_version FROM events ORDER BY 1")).scalars().all()
+    engine.dispose()
+    assert sum(losses) > 0
+    assert versions == list(range(1, 2 * WRITERS + 1))
+    assert texts[1::2] == [asked.replace("asks", "adds") for asked in texts[0::2]]
+    assert sorted(texts[0::2]) == sorted(f"{number} asks" for number in range(WRITERS))
+
+
+def test_a_turn_completes_once_whatever_the_stream(conn: Connection) -> None:
+    append(conn, created(), started(), pinned(), completed())
+    with pytest.raises(FenceLost, match="uq_events_turn_completed"):
+        append(conn, completed(attempt=2), stream=OTHER_CHAT)
+
+
+def test_an_attempt_is_pinned_once(conn: Connection) -> None:
+    append(conn, created(), started(), pinned(), pinned(attempt=2))
+    with pytest.raises(FenceLost, match="uq_events_turn_pinned"):
+        append(conn, pinned(attempt=2), after=4)
+
+
+def test_a_turn_starts_once(conn: Connection) -> None:
+    append(conn, created(), started())
+    with pytest.raises(FenceLost, match="uq_events_turn_started"):
+        append(conn, started(), after=2)
+
+
+def test_the_same_turn_id_of_another_tenant_is_not_in_the_way(conn: Connection) -> None:
+    append(conn, started(), pinned(), completed())
+    assert append(conn, started(), pinned(), completed(), tenant=TenantId("other")) == 3
+
+
+def test_a_nameless_stream_is_refused(conn: Connection) -> None:
+    with pytest.raises(Internal, match="ck_events_stream"):
+        append(conn, created(), stream="")
+
+
+def test_an_unknown_conversation_folds_to_version_zero(conn: Connection) -> None:
+    assert event_store.load_conversation(conn, ACME, CHAT) == Conversation(tenant=ACME, id=CHAT)
+
+
+def test_a_conversation_folds_with_its_window(conn: Connection) -> None:
+    first = replace(completed(), prompt_delta=(7, 2**32 - 1), output=(8,))
+    second = replace(completed(TurnId("resp_2")), extends=TURN, prompt_delta=(9,), output=(10, 11))
+    append(
+        conn,
+        *(created(), said("hi \x00 \ud800"), started(), pinned(), first),
+        *(said("and?"), started(second.turn), pinned(second.turn), second),
+    )
+    state = event_store.load_conversation(conn, ACME, CHAT)
+    assert state.version == 9
+    assert state.items[0].text == "hi \x00 \ud800"
+    assert state.window == (7, 2**32 - 1, 8, 9, 10, 11)
+
+
+def test_an_event_of_the_fleet_in_a_conversation_is_refused(conn: Connection) -> None:
+    append(conn, created(), AliasMoved(alias="production", revision=V13, previous=None, by="key_1"))
+    with pytest.raises(Internal, match=r"'alias\.moved'"):
+        event_store.load_conversation(conn, ACME, CHAT)
+
+
+def test_loading_for_update_makes_the_next_such_load_wait_and_see_what_was_written(engine: Engine) -> None:
+    def load() -> int:
+        with engine.connect() as conn:
+            return event_store.load_conversation(conn, ACME, CHAT, for_update=True).version
+
+    with ThreadPoolExecutor(1) as pool:
+        with engine.begin() as conn:
+            event_store.load_conversation(conn, ACME, CHAT, for_update=True)
+            later = pool.submit(load)
+            wait_until(lambda: waits_for_a_lock(engine))
+            append(conn, created())
+        assert later.result() == 1
+
+
+def test_loading_for_update_lets_other_conversations_and_tenants_pass(engine: Engine) -> None:
+    with engine.connect() as holder, engine.connect() as other:
+        event_store.load_conversation(holder, ACME, CHAT, for_update=True)
+        event_store.load_conversation(other, ACME, OTHER_CHAT, for_update=True)
+        event_store.load_conversation(other, TenantId("other"), CHAT, for_update=True)
+        assert event_store.load_conversation(other, ACME, CHAT).version == 0
+
+
+def test_readers_of_the_whole_log_have_the_transaction_to_order_by(engine: Engine) -> None:
+    store(engine, created(), said("one"))
+    store(engine, AliasMoved(alias="a", revision=V13, previous=None, by="k"), stream="alias/a", tenant=FLEET)
+    with engine.connect() as conn:
+        order = text("SELECT position, txid::text::bigint FROM events ORDER BY position")
+        (p1, t1), (p2, t2), (p3, t3) = conn.execute(order)
+    assert p1 < p2 < p3
+    assert t1 == t2 < t3
