@@ -1,5 +1,6 @@
 """One attempt on one engine: what is asked of it, and when its answer may be accepted."""
 
+import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -14,6 +15,10 @@ from service.domain.plan import Engine
 from service.engine import client
 from service.engine.protocol import Carried, GenerateSpec, Rendered, RenderMode, cache_salt
 from service.turn_flow import refused_by
+
+
+EVIDENCE_TRIES = 20
+EVIDENCE_PAUSE_S = 0.05
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,7 +92,7 @@ async def run_attempt(http: httpx.AsyncClient, attempt: Attempt, on_text: Callab
             text += chunk.text
             finish = chunk.finish_reason or finish
             on_text(text)
-        evidence = checked(attempt, prompt, await client.evidence(http, attempt.engine, attempt.id, 0))
+        evidence = checked(attempt, prompt, await _evidence(http, attempt))
     except (EngineFailed, RevisionMismatch) as error:
         raise AttemptLost(error, text=text, refusal=await _refusal(http, attempt)) from error
     except InvalidInput as error:
@@ -166,6 +171,16 @@ def _spec(attempt: Attempt, prompt: Prompt) -> GenerateSpec:
         boot=pinned.engine,
         cache_salt=cache_salt(pinned.revision, state.tenant),
     )
+
+
+async def _evidence(http: httpx.AsyncClient, attempt: Attempt) -> Evidence | None:
+    """Asked again for a moment: the engine writes it beside the answer, and not before it."""
+    for _ in range(EVIDENCE_TRIES):
+        evidence = await client.evidence(http, attempt.engine, attempt.id, 0)
+        if evidence is not None:
+            return evidence
+        await asyncio.sleep(EVIDENCE_PAUSE_S)
+    return None
 
 
 async def _refusal(http: httpx.AsyncClient, attempt: Attempt) -> KvRefused | None:

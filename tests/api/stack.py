@@ -1,0 +1,198 @@
+"""The real API over real HTTP on a real database, with simulated engines and the real rebuild in a thread."""
+
+import json
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any
+
+import httpx
+from openai import OpenAI
+from pydantic import SecretStr
+from sqlalchemy import Engine
+
+from service import rollout_flow
+from service.api.app import create_app
+from service.domain.conversation import Conversation
+from service.domain.events import ConversationId, Event, TenantId
+from service.rollout_flow import Secrets
+from service.settings import Settings
+from service.store import artifacts, event_store, fleet
+from service.store.connection import make_engine
+from tests.engines.http_server import HttpServer
+from tests.engines.simulated import SimulatedEngine, Stored
+from workers.pool_process import PoolProcess
+from workers.rebuild_runner import run_rebuild
+
+TENANT = TenantId("acme")
+PATIENCE_S = 20.0
+
+
+@dataclass(slots=True, kw_only=True)
+class Stack:
+    url: str
+    keys: Secrets
+    settings: Settings
+    database: Engine
+    rebuilder: ThreadPoolExecutor
+    exits: ExitStack
+    store: dict[str, Stored] = field(default_factory=dict)
+    rung: list[str] = field(default_factory=list)
+
+    @property
+    def http(self) -> httpx.Client:
+        return self.client(self.keys.tenant)
+
+    @property
+    def admin(self) -> httpx.Client:
+        return self.client(self.keys.operator)
+
+    @property
+    def openai(self) -> OpenAI:
+        made = OpenAI(base_url=f"{self.url}/v1", api_key=self.keys.tenant, max_retries=0)
+        self.exits.callback(made.close)
+        return made
+
+    def client(self, key: str) -> httpx.Client:
+        headers = {"authorization": f"Bearer {key}"}
+        return self.exits.enter_context(httpx.Client(base_url=self.url, headers=headers, timeout=60))
+
+    def start_engine(self, weights: str, *, alias: bool = False, **options: Any) -> SimulatedEngine:
+        engine = self.exits.enter_context(SimulatedEngine(weights, self.store, **options))
+        self.register(engine)
+        if alias:
+            self.move_alias(engine)
+        return engine
+
+    def register(self, engine: SimulatedEngine, role: str = "both") -> None:
+        body = {
+            "boot": engine.boot,
+            "address": engine.address,
+            "role": role,
+            "descriptor": engine.descriptor.to_json(),
+        }
+        answer = self.admin.post("/admin/engines", json=body)
+        assert answer.status_code == 201, answer.text
+
+    def retire(self, engine: SimulatedEngine) -> None:
+        assert self.admin.delete(f"/admin/engines/{engine.boot}").status_code == 204
+
+    def move_alias(self, engine: SimulatedEngine, name: str = "production", **more: Any) -> None:
+        answer = self.admin.put(f"/admin/aliases/{name}", json={"revision": engine.revision} | more)
+        assert answer.status_code == 200, answer.text
+
+    def conversation(self, **body: Any) -> str:
+        answer = self.http.post("/v1/conversations", json=body)
+        assert answer.status_code == 200, answer.text
+        return str(answer.json()["id"])
+
+    def post(self, **body: Any) -> httpx.Response:
+        headers = body.pop("headers", {})
+        return self.http.post("/v1/responses", json=body, headers=headers)
+
+    def ask(self, text: str, **body: Any) -> dict[str, Any]:
+        answer = self.post(input=text, **body)
+        assert answer.status_code == 200, answer.text
+        result: dict[str, Any] = answer.json()
+        return result
+
+    def stream(self, text: str, **body: Any) -> list[dict[str, Any]]:
+        with self.http.stream("POST", "/v1/responses", json=body | {"input": text, "stream": True}) as answer:
+            assert answer.status_code == 200, answer.read()
+            return list(sse(answer))
+
+    def events(self, conversation: str) -> list[Event]:
+        with self.database.begin() as conn:
+            return event_store.read(conn, tenant=TENANT, stream=conversation)
+
+    def state(self, conversation: str) -> Conversation:
+        with self.database.begin() as conn:
+            return event_store.load_conversation(conn, TENANT, ConversationId(conversation))
+
+    def await_artifacts(self, conversation: str, count: int) -> list[str]:
+        """Publication follows the answer."""
+
+        def stored() -> list[str]:
+            with self.database.begin() as conn:
+                found = artifacts.of_conversation(conn, TENANT, ConversationId(conversation))
+                return [a.artifact for a in found]
+
+        eventually(lambda: len(stored()) >= count)
+        return stored()
+
+    def alias_revision(self, name: str = "production") -> str:
+        with self.database.begin() as conn:
+            alias = fleet.find_alias(conn, name)
+        assert alias is not None
+        return alias.revision
+
+
+def sse(answer: httpx.Response) -> Iterator[dict[str, Any]]:
+    """Parsed events; each one's own name must be the one in its data."""
+    name = ""
+    for line in answer.iter_lines():
+        if line.startswith("event: "):
+            name = line.removeprefix("event: ")
+        elif line.startswith("data: "):
+            data: dict[str, Any] = json.loads(line.removeprefix("data: "))
+            assert data["type"] == name
+            yield data
+        elif line.startswith(":"):
+            yield {"type": "comment", "text": line[1:].strip()}
+
+
+def deltas(events: list[dict[str, Any]]) -> str:
+    return "".join(e["delta"] for e in events if e["type"] == "response.output_text.delta")
+
+
+def names(events: list[dict[str, Any]]) -> list[str]:
+    return [e["type"] for e in events if e["type"] != "comment"]
+
+
+def eventually(condition: Callable[[], object]) -> None:
+    deadline = time.monotonic() + PATIENCE_S
+    while not condition():
+        assert time.monotonic() < deadline, "it did not come true in time"
+        time.sleep(0.01)
+
+
+@contextmanager
+def running_stack(database: str, **overrides: Any) -> Iterator[Stack]:
+    settings = Settings(
+        **{"database_url": SecretStr(database), "broker_url": SecretStr("redis://127.0.0.1:1/0")}
+        | {"turn_wait_s": 10, "rebuild_min_tokens": 8, "engine_lease_s": 2, "rebuild_timeout_s": 10}
+        | {"heartbeat_s": 0.1, "shutdown_s": 5, "publish_wait_s": 5}
+        | overrides
+    )
+    with ExitStack() as exits:
+        engine = make_engine(database, application_name="tests", pool_size=5)
+        exits.callback(engine.dispose)
+        with engine.begin() as conn:
+            secrets = iter(("sk-tenant", "sk-operator"))
+            keys = rollout_flow.bootstrap(
+                conn, tenant=TENANT, kept=None, new_secret=lambda: next(secrets), now=datetime.now(UTC)
+            )
+        process = PoolProcess.open(settings)
+        exits.callback(process.close)
+        rebuilder = exits.enter_context(ThreadPoolExecutor(2))
+        rung: list[str] = []
+
+        def ring(rebuild: str, queue: str) -> None:
+            rung.append(rebuild)
+            rebuilder.submit(run_rebuild, process, rebuild)
+
+        server = HttpServer(create_app(settings, ring=ring))
+        exits.callback(server.stop)
+        server.start()
+        yield Stack(
+            url=server.url,
+            keys=keys,
+            settings=settings,
+            database=engine,
+            rebuilder=rebuilder,
+            exits=exits.enter_context(ExitStack()),
+            rung=rung,
+        )

@@ -1,0 +1,388 @@
+"""A stand-in for vLLM with our connector: the same wire over real HTTP, and a model whose words come from its KV.
+
+Each token moves a state, keyed by the weights; the state after the prompt chooses the answer. A stored artifact is the
+row of states that its producer went through, so KV made under other weights, or of other tokens, changes the words.
+"""
+
+import asyncio
+import json
+import threading
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass, field
+from hashlib import sha256
+from typing import Any, Self
+from uuid import uuid4
+
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response, StreamingResponse
+from starlette.routing import Route
+
+from service.domain.artifact import ArtifactId, BootId, MadeBy, RefusalReason
+from service.domain.evidence import (
+    BOOT_HEADER,
+    REVISION_HEADER,
+    Evidence,
+    KvRequest,
+    Loaded,
+    Published,
+    Refusal,
+)
+from service.domain.revision import Descriptor, KvIdentity, TextIdentity, differing_fields
+from tests.engines.http_server import HttpServer
+
+SYSTEM, USER, ASSISTANT, STOP = 1, 2, 3, 4
+ROLES = {"system": SYSTEM, "user": USER, "assistant": ASSISTANT}
+FIRST_LETTER = 10
+FIRST_WORD = 0x200000
+"""Above all letters: what is generated is never what the same text would be encoded to."""
+WORDS = ("amber", "birch", "cedar", "delta", "ember", "frost", "grove", "haven", "inlet", "jade")
+ANSWER_WORDS = 6
+BLOCK = 4
+KEEP_MS = 4_000_000_000_000
+LEFT_TO_COMPUTE = 2
+
+
+def descriptor(weights: str, *, tokenizer: str = "letters") -> Descriptor:
+    kv = KvIdentity(
+        weights=weights,
+        quantization="none",
+        architecture={"layers": 2},
+        position={"rope": 1.0},
+        adapter="none",
+        compute_dtype="float32",
+        kv_dtype="float32",
+        kv_scales="none",
+        attention_backend="simulated",
+        attention_isa="none",
+        engine="simulated",
+        engine_version="1",
+        model_runner="v1",
+        block_size=BLOCK,
+        kv_layout={"order": "none"},
+        shards={"tensor": 1},
+        draft_model="none",
+        environment={},
+        compile_mode="eager",
+        serializer_abi=1,
+    )
+    text = TextIdentity(
+        tokenizer=tokenizer,
+        tokenizer_libraries={},
+        golden_tokens="1",
+        chat_template="1",
+        history_policy="keep",
+        generation_defaults={},
+    )
+    return Descriptor(kv=kv, text=text)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stored:
+    descriptor: Descriptor
+    producer: BootId
+    tenant: str
+    tokens: tuple[int, ...]
+    states: tuple[bytes, ...]
+
+
+@dataclass(slots=True, kw_only=True)
+class Faults:
+    refuse: RefusalReason | None = None
+    """Refuses every offer; the request goes on without."""
+    corrupt: bool = False
+    """Offers fail while they are loaded, and the request with them."""
+    unguarded: bool = False
+    """Loads whatever it is offered."""
+    abort: int = 0
+    """So many requests end at once with reason abort."""
+    die_after: int | None = None
+    """The connection breaks after so many words, once."""
+    hold_after: int | None = None
+    """Waits for `release` after so many words, once."""
+    release: threading.Event = field(default_factory=threading.Event)
+    pause_s: float = 0.0
+    """Between words."""
+    forget: bool = False
+    """Has no evidence of anything."""
+    full_render: bool = False
+    evidence: dict[str, Any] = field(default_factory=dict)
+    """Fields of the evidence to report otherwise."""
+    max_model_len: int = 100_000
+
+
+class SimulatedEngine:
+    """`store` is shared between engines, as a KV store is."""
+
+    def __init__(
+        self, weights: str, store: dict[str, Stored], *, tokenizer: str = "letters", boot: str | None = None
+    ) -> None:
+        self.descriptor = descriptor(weights, tokenizer=tokenizer)
+        self.boot = BootId(boot or f"boot_{uuid4().hex}")
+        self.faults = Faults()
+        self.prompts: list[tuple[int, ...]] = []
+        self.requests: list[dict[str, Any]] = []
+        self._store = store
+        self._evidence: dict[str, Evidence] = {}
+        self._publishing: set[str] = set()
+        self._server = HttpServer(
+            Starlette(
+                routes=[
+                    Route("/everturn/identity", self._identity),
+                    Route("/everturn/render", self._render, methods=["POST"]),
+                    Route("/everturn/attempts/{attempt}", self._attempt),
+                    Route("/inference/v1/generate", self._generate, methods=["POST"]),
+                ]
+            )
+        )
+
+    @property
+    def revision(self) -> str:
+        return self.descriptor.digest
+
+    @property
+    def address(self) -> str:
+        return self._server.url
+
+    def __enter__(self) -> Self:
+        self._server.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.faults.release.set()
+        self._server.stop()
+
+    def kill(self) -> None:
+        """Connections break off, and new ones are refused."""
+        self._server.kill()
+
+    def answer(self, prompt: Sequence[int], states: Sequence[bytes] = ()) -> list[int]:
+        """What comes of a prompt, with the states of a loaded prefix or cold; the stop token last."""
+        rows = self._states(prompt, states)
+        state, output = rows[-1], list[int]()
+        for _ in range(ANSWER_WORDS):
+            output.append(FIRST_WORD + state[0] % len(WORDS))
+            state = self._next(state, output[-1])
+        return [*output, STOP]
+
+    def cold_text(self, prompt: Sequence[int]) -> str:
+        return "".join(text_of(token) for token in self.answer(prompt))
+
+    async def _identity(self, _: Request) -> Response:
+        return JSONResponse(
+            {
+                "boot": self.boot,
+                "revision": self.revision,
+                "descriptor": self.descriptor.to_json(),
+                "stop_token_ids": [STOP],
+                "max_model_len": self.faults.max_model_len,
+            }
+        )
+
+    async def _render(self, request: Request) -> Response:
+        body = await request.json()
+        if (mismatch := self._mismatch(request)) is not None:
+            return mismatch
+        carried = body["carried"]
+        if carried is None or self.faults.full_render:
+            ids, mode = render(body["messages"]), "full"
+        else:
+            closing = [] if carried["last_token"] == STOP else [STOP]
+            ids, mode = [*closing, *render(body["messages"][carried["messages"] :])], "delta"
+        return JSONResponse({"token_ids": ids, "mode": mode, "reason": "simulated"})
+
+    async def _attempt(self, request: Request) -> Response:
+        attempt = request.path_params["attempt"]
+        left = float(request.query_params.get("wait_s", 0))
+        while left > 0 and (attempt not in self._evidence or attempt in self._publishing):
+            await asyncio.sleep(0.01)
+            left -= 0.01
+        if attempt not in self._evidence or self.faults.forget:
+            return JSONResponse({"error": {"message": "unknown attempt"}}, status_code=404)
+        return JSONResponse(self._evidence[attempt].to_json() | self.faults.evidence)
+
+    async def _generate(self, request: Request) -> Response:
+        body = await request.json()
+        if (mismatch := self._mismatch(request)) is not None:
+            return mismatch
+        prompt = tuple(body["token_ids"])
+        if len(prompt) >= self.faults.max_model_len:
+            return JSONResponse({"error": {"message": "the prompt is too long"}}, status_code=400)
+        kv = KvRequest.from_params(body["kv_transfer_params"])
+        assert kv is not None
+        self.prompts.append(prompt)
+        self.requests.append(body)
+        loaded, refusal, states = self._admit(kv, prompt)
+        self._evidence[kv.attempt] = Evidence(
+            attempt=kv.attempt,
+            boot=self.boot,
+            revision=self.descriptor.digest,
+            prompt_tokens=len(prompt),
+            loaded=loaded,
+            refusal=refusal,
+        )
+        if kv.publish is not None:
+            self._publishing.add(kv.attempt)
+        if self.faults.corrupt and kv.offer is not None:
+            return JSONResponse({"error": {"message": "KV load failure"}}, status_code=500)
+        most = body["sampling_params"]["max_tokens"]
+        if body["stream"]:
+            return StreamingResponse(self._stream(kv, prompt, states, most), media_type="text/event-stream")
+        output = self.answer(prompt, states)[:most]
+        self._publish(kv, prompt, states)
+        return JSONResponse({"choices": [_choice(output, "length" if output[-1] != STOP else "stop")]})
+
+    async def _stream(
+        self, kv: KvRequest, prompt: tuple[int, ...], states: Sequence[bytes], most: int
+    ) -> AsyncIterator[str]:
+        if self.faults.abort > 0:
+            self.faults.abort -= 1
+            yield _line(_choice([], "abort"))
+            yield "data: [DONE]\n\n"
+            return
+        output = self.answer(prompt, states)[:most]
+        for number, token in enumerate(output):
+            if self.faults.die_after == number:
+                self.faults.die_after = None
+                msg = "the engine dies here"
+                raise ConnectionAbortedError(msg)
+            if self.faults.hold_after == number:
+                self.faults.hold_after = None
+                await asyncio.to_thread(self.faults.release.wait)
+            await asyncio.sleep(self.faults.pause_s)
+            last = number == len(output) - 1
+            reason = None if not last else "stop" if token == STOP else "length"
+            yield _line(_choice([token], reason))
+        self._publish(kv, (*prompt, *output[:-1]), states)
+        yield "data: [DONE]\n\n"
+
+    def _admit(
+        self, kv: KvRequest, prompt: tuple[int, ...]
+    ) -> tuple[Loaded | None, Refusal | None, Sequence[bytes]]:
+        if kv.offer is None:
+            return None, None, ()
+        stored = self._store.get(kv.offer)
+        if self.faults.corrupt:
+            return None, _refusal(kv.offer, RefusalReason.CHECKSUM_MISMATCH, stored), ()
+        if self.faults.refuse is not None:
+            return None, _refusal(kv.offer, self.faults.refuse, stored), ()
+        if stored is None:
+            return None, _refusal(kv.offer, RefusalReason.MANIFEST_MISSING, None), ()
+        if stored.descriptor.digest != self.revision and not self.faults.unguarded:
+            differing = differing_fields(self.descriptor, stored.descriptor)
+            return None, _refusal(kv.offer, RefusalReason.REVISION_MISMATCH, stored, differing), ()
+        if stored.tenant != kv.tenant and not self.faults.unguarded:
+            return None, _refusal(kv.offer, RefusalReason.TENANT_MISMATCH, stored), ()
+        usable = min(len(stored.tokens), len(prompt) - LEFT_TO_COMPUTE) // BLOCK * BLOCK
+        if usable <= 0 or stored.tokens[:usable] != prompt[:usable]:
+            return None, _refusal(kv.offer, RefusalReason.TOKEN_MISMATCH, stored), ()
+        loaded = Loaded(
+            artifact=ArtifactId(kv.offer),
+            revision=stored.descriptor.digest,
+            producer=stored.producer,
+            tokens=usable,
+            bytes=usable,
+            seconds=0.001,
+        )
+        return loaded, None, stored.states[:usable]
+
+    def _publish(self, kv: KvRequest, tokens: tuple[int, ...], states: Sequence[bytes]) -> None:
+        if kv.publish is None:
+            return
+        whole = len(tokens) // BLOCK * BLOCK
+        rows = self._states(tokens, states)[1:]
+        self._store[kv.publish] = Stored(
+            descriptor=self.descriptor,
+            producer=self.boot,
+            tenant=kv.tenant,
+            tokens=tokens[:whole],
+            states=tuple(rows[:whole]),
+        )
+        published = Published(
+            artifact=kv.publish,
+            revision=self.descriptor.digest,
+            producer=self.boot,
+            made_by=MadeBy.PREFILL,
+            tokens=whole,
+            blocks=whole // BLOCK,
+            bytes=whole,
+            expires_ms=KEEP_MS,
+            tip="ab" * 32,
+        )
+        known = self._evidence[kv.attempt]
+        self._evidence[kv.attempt] = Evidence(
+            attempt=known.attempt,
+            boot=known.boot,
+            revision=known.revision,
+            prompt_tokens=known.prompt_tokens,
+            loaded=known.loaded,
+            refusal=known.refusal,
+            published=published,
+        )
+        self._publishing.discard(kv.attempt)
+
+    def _mismatch(self, request: Request) -> Response | None:
+        wanted, boot = request.headers[REVISION_HEADER], request.headers[BOOT_HEADER]
+        if wanted == self.revision and boot == self.boot:
+            return None
+        error = {
+            "type": "revision_mismatch",
+            "wanted": wanted,
+            "measured": self.revision,
+            "differing_fields": ["weights"],
+        }
+        return JSONResponse({"error": error}, status_code=409)
+
+    def _states(self, tokens: Sequence[int], loaded: Sequence[bytes]) -> list[bytes]:
+        """The state before each token and after the last; those of a loaded prefix are taken as they are."""
+        rows = [b"start", *loaded]
+        for token in tokens[len(loaded) :]:
+            rows.append(self._next(rows[-1], token))
+        return rows
+
+    def _next(self, state: bytes, token: int) -> bytes:
+        return sha256(f"{self.descriptor.kv.weights} {token} ".encode() + state).digest()
+
+
+def render(messages: Sequence[dict[str, str]]) -> list[int]:
+    """With the start of the answer last."""
+    ids = [i for m in messages for i in (ROLES[m["role"]], *map(letter, m["content"]), STOP)]
+    return [*ids, ASSISTANT]
+
+
+def letter(character: str) -> int:
+    return FIRST_LETTER + ord(character)
+
+
+def text_of(token: int) -> str:
+    if token >= FIRST_WORD:
+        return f"{WORDS[token - FIRST_WORD]} "
+    return "" if token <= STOP else chr(token - FIRST_LETTER)
+
+
+def _choice(tokens: Sequence[int], finish_reason: str | None) -> dict[str, Any]:
+    text = "".join(map(text_of, tokens))
+    return {
+        "index": 0,
+        "token_ids": list(tokens),
+        "text": text,
+        "finish_reason": finish_reason,
+        "logprobs": None,
+    }
+
+
+def _line(choice: dict[str, Any]) -> str:
+    return f"data: {json.dumps({'request_id': 'r', 'choices': [choice]})}\n\n"
+
+
+def _refusal(
+    offer: str, reason: RefusalReason, stored: Stored | None, differing: tuple[str, ...] = ()
+) -> Refusal:
+    return Refusal(
+        artifact=offer,
+        reason=reason,
+        detail="simulated",
+        differing=differing,
+        artifact_revision=stored.descriptor.digest if stored else None,
+        artifact_producer=stored.producer if stored else None,
+    )
