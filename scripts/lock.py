@@ -16,6 +16,9 @@ LEFT_OUT = {
 }
 """What vLLM names but a text model on a CPU never imports; the reason why setup installs with --no-deps."""
 
+ONLY_ON_OLDER_PYTHONS = ['async-timeout==5.0.1 ; python_full_version < "3.11.3"']
+"""What redis and valkey need on Debian 12's own Python 3.11.2, and no resolution on a newer one shows."""
+
 
 def resolve(extras: str) -> dict[str, str]:
     with tempfile.NamedTemporaryFile(suffix=".json") as report:
@@ -26,16 +29,20 @@ def resolve(extras: str) -> dict[str, str]:
     return {name: version for name, version in found.items() if name not in {*LEFT_OUT, "everturn"}}
 
 
-def write(path: Path, pins: dict[str, str]) -> None:
-    lines = ["# Made by `make lock` (scripts/lock.py). Installed with --no-deps: this is the whole set."]
-    path.write_text("\n".join([*lines, *(f"{name}=={pins[name]}" for name in sorted(pins))]) + "\n")
+def pins(versions: dict[str, str]) -> list[str]:
+    return [f"{name}=={versions[name]}" for name in sorted(versions)]
+
+
+def write(path: Path, lines: list[str]) -> None:
+    header = "# Made by `make lock` (scripts/lock.py). Installed with --no-deps: this is the whole set."
+    path.write_text("\n".join([header, *lines]) + "\n")
 
 
 def main() -> None:
     run_time = resolve("engine-cpu,embedded")
     everything = resolve("engine-cpu,embedded,dev")
-    write(ROOT / "requirements.txt", {name: everything[name] for name in run_time})
-    write(ROOT / "requirements-dev.txt", {n: v for n, v in everything.items() if n not in run_time})
+    write(ROOT / "requirements.txt", [*pins({n: everything[n] for n in run_time}), *ONLY_ON_OLDER_PYTHONS])
+    write(ROOT / "requirements-dev.txt", pins({n: v for n, v in everything.items() if n not in run_time}))
 
 
 if __name__ == "__main__":
