@@ -13,6 +13,8 @@ from psycopg import sql
 from stack.postgres import EmbeddedPostgres
 from stack.valkey import EmbeddedValkey
 
+pytest_plugins = ["tests.engines.real"]
+
 
 @pytest.fixture(scope="session")
 def server_folder() -> Iterator[Path]:

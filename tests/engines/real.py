@@ -1,0 +1,280 @@
+"""Real vLLM engines for the whole session: one zygote imports vLLM once, and each engine is up seconds later."""
+
+import os
+import secrets
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from service.domain.artifact import ArtifactId, BootId
+from service.domain.evidence import Evidence, KvRequest
+from service.domain.plan import EngineRole
+from stack.ports import find_free_port
+from tests.engines.checkpoints import TinyModel
+from workers.engine_options import EngineOptions
+from workers.engine_zygote import start_engine
+from workers.vllm_command import vllm_command
+
+START_TIMEOUT_S = 120.0
+TENANT = "tenant_a"
+BLOCK = 32
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reply:
+    status: int
+    document: dict[str, Any]
+    evidence: Evidence | None
+
+    @property
+    def tokens(self) -> list[int]:
+        return list(self.document["choices"][0]["token_ids"])
+
+    @property
+    def logprobs(self) -> list[float]:
+        return [token["logprob"] for token in self.document["choices"][0]["logprobs"]["content"]]
+
+    @property
+    def known(self) -> Evidence:
+        assert self.evidence is not None
+        return self.evidence
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RealEngine:
+    url: str
+    boot: BootId
+    pid: int
+    store: Path
+    run_dir: Path
+    log: Path
+    http: httpx.Client = field(repr=False)
+
+    @property
+    def identity(self) -> dict[str, Any]:
+        return dict(self.http.get(f"{self.url}/everturn/identity").raise_for_status().json())
+
+    @property
+    def revision(self) -> str:
+        return str(self.identity["revision"])
+
+    def generate(
+        self,
+        prompt: list[int],
+        *,
+        max_tokens: int = 8,
+        tenant: str = TENANT,
+        offer: object = None,
+        publish: str | None = None,
+        lease_s: int = 3600,
+        ignore_eos: bool = False,
+        headers: Mapping[str, str] | None = None,
+        **more: Any,
+    ) -> Reply:
+        """Greedy, with log-probabilities; waits until a publication has settled."""
+        attempt = f"att_{secrets.token_hex(6)}"
+        kv = KvRequest(
+            attempt=attempt, tenant=tenant, publish=publish and ArtifactId(publish), lease_s=lease_s
+        )
+        params = kv.to_params()
+        params["everturn"]["offer"] = offer
+        body = {
+            "token_ids": prompt,
+            "sampling_params": {
+                "max_tokens": max_tokens,
+                "temperature": 0,
+                "logprobs": 5,
+                "ignore_eos": ignore_eos,
+            },
+            "kv_transfer_params": params,
+        }
+        response = self.http.post(f"{self.url}/inference/v1/generate", json=body | more, headers=headers)
+        return Reply(
+            status=response.status_code,
+            document=dict(response.json()),
+            evidence=self.evidence(attempt, wait_s=10 if response.status_code == httpx.codes.OK else 0),
+        )
+
+    def cold(self, prompt: list[int], **more: Any) -> Reply:
+        """On nothing stored, neither in the store nor in the engine's own prefix cache."""
+        return self.generate(prompt, cache_salt=secrets.token_hex(8), **more)
+
+    def evidence(self, attempt: str, *, wait_s: float = 0.0) -> Evidence | None:
+        answer = self.http.get(f"{self.url}/everturn/attempts/{attempt}", params={"wait_s": wait_s})
+        return None if answer.status_code == httpx.codes.NOT_FOUND else Evidence.from_json(answer.json())
+
+    def render(self, messages: list[dict[str, str]], carried: dict[str, int] | None = None) -> httpx.Response:
+        return self.http.post(f"{self.url}/everturn/render", json={"messages": messages, "carried": carried})
+
+    def is_healthy(self) -> bool:
+        return self.http.get(f"{self.url}/health").is_success
+
+
+StartEngine = Callable[..., RealEngine]
+
+
+class EngineHall:
+    """Starts engines, keeps those that tests share, and ends them all with the session."""
+
+    def __init__(self, folder: Path, zygote: Path) -> None:
+        self._folder = folder
+        self._zygote = zygote
+        self._http = httpx.Client(timeout=60, trust_env=False)
+        self._shared: dict[tuple[Path, Path, tuple[str, ...]], RealEngine] = {}
+        self._running: list[RealEngine] = []
+
+    def shared(self, model: Path, store: Path, *extra: str) -> RealEngine:
+        key = (model, store, extra)
+        if key not in self._shared:
+            self._shared[key] = self.start(model, store, *extra)
+        return self._shared[key]
+
+    def start(
+        self, model: Path, store: Path, *extra: str, env: Mapping[str, str] | None = None
+    ) -> RealEngine:
+        options = _options(model, store, self._folder, find_free_port(), extra)
+        options.own_dir.mkdir(parents=True)
+        boot = BootId(f"boot_{secrets.token_hex(8)}")
+        command = vllm_command(options, boot, dict(os.environ))
+        pid = start_engine(self._zygote, command.arguments, dict(command.env) | dict(env or {}), options.log)
+        engine = RealEngine(
+            url=options.local_address,
+            boot=boot,
+            pid=pid,
+            store=store,
+            run_dir=options.own_dir,
+            log=options.log,
+            http=self._http,
+        )
+        self._running.append(engine)
+        self._wait_until_up(engine)
+        return engine
+
+    def stop(self, engine: RealEngine) -> None:
+        self._running.remove(engine)
+        self._shared = {key: kept for key, kept in self._shared.items() if kept is not engine}
+        with suppress(ProcessLookupError):
+            os.kill(engine.pid, signal.SIGTERM)
+        while _exists(engine.pid):
+            time.sleep(0.05)
+
+    def close(self) -> None:
+        for engine in list(self._running):
+            self.stop(engine)
+        self._http.close()
+
+    def _wait_until_up(self, engine: RealEngine) -> None:
+        deadline = time.monotonic() + START_TIMEOUT_S
+        while time.monotonic() < deadline and _exists(engine.pid):
+            with suppress(httpx.TransportError):
+                if engine.is_healthy():
+                    return
+            time.sleep(0.1)
+        pytest.fail(f"the engine did not come up:\n{engine.log.read_text()[-4000:]}")
+
+
+@pytest.fixture(scope="session")
+def engine_zygote(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """Its socket."""
+    folder = tmp_path_factory.mktemp("zygote")
+    path = folder / "z.sock"
+    with (folder / "zygote.log").open("wb") as log:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "workers.engine_zygote", str(path)],
+            stdout=subprocess.PIPE,
+            stderr=log,
+            env=dict(os.environ) | {"OMP_NUM_THREADS": "1", "VLLM_LOGGING_LEVEL": "WARNING"},
+        )
+    assert process.stdout is not None
+    if process.stdout.readline() != b"ready\n":
+        pytest.fail(f"the zygote did not come up:\n{(folder / 'zygote.log').read_text()[-4000:]}")
+    yield path
+    process.terminate()
+    process.communicate()
+
+
+@pytest.fixture(scope="session")
+def engine_hall(engine_zygote: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[EngineHall]:
+    hall = EngineHall(tmp_path_factory.mktemp("engines"), engine_zygote)
+    yield hall
+    hall.close()
+
+
+@pytest.fixture(scope="session")
+def kv_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """One folder, as several engines share it."""
+    return tmp_path_factory.mktemp("kv")
+
+
+@pytest.fixture(scope="session")
+def tiny_v12(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return TinyModel().write(tmp_path_factory.mktemp("tiny") / "v12")
+
+
+@pytest.fixture(scope="session")
+def tiny_v13(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Of identical shape and tokenizer; every matrix moved by a tenth of its standard deviation."""
+    return TinyModel(sigma=0.1).write(tmp_path_factory.mktemp("tiny") / "v13")
+
+
+@pytest.fixture(scope="session")
+def v12_engine(engine_hall: EngineHall, tiny_v12: Path, kv_store: Path) -> RealEngine:
+    return engine_hall.shared(tiny_v12, kv_store)
+
+
+@pytest.fixture(scope="session")
+def second_v12_engine(
+    engine_hall: EngineHall, tiny_v12: Path, kv_store: Path, v12_engine: RealEngine
+) -> RealEngine:
+    """Another process of the same revision."""
+    return engine_hall.shared(tiny_v12, kv_store, "--served-model-name", "another")
+
+
+@pytest.fixture(scope="session")
+def v13_engine(engine_hall: EngineHall, tiny_v13: Path, kv_store: Path) -> RealEngine:
+    return engine_hall.shared(tiny_v13, kv_store)
+
+
+def new_handle() -> str:
+    return f"kv_{secrets.token_hex(12)}"
+
+
+def _options(model: Path, store: Path, run_dir: Path, port: int, extra: tuple[str, ...]) -> EngineOptions:
+    return EngineOptions(
+        model=model,
+        served_name="chat",
+        host="127.0.0.1",
+        port=port,
+        address=f"http://127.0.0.1:{port}",
+        role=EngineRole.BOTH,
+        api="http://127.0.0.1:1",
+        key_file=run_dir / "none",
+        store=store,
+        run_dir=run_dir,
+        expect=None,
+        zygote=None,
+        threads=1,
+        cores=None,
+        kv_cache_bytes=32 << 20,
+        start_timeout_s=START_TIMEOUT_S,
+        drain_timeout_s=5.0,
+        shutdown_timeout_s=0,
+        extra=extra,
+    )
+
+
+def _exists(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True
