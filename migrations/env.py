@@ -6,6 +6,7 @@ from pathlib import Path
 from alembic import context
 from sqlalchemy import Connection, text
 
+from migrations.lock import LOCK_KEY
 from service.store.connection import make_engine
 from service.store.tables import METADATA
 
@@ -14,9 +15,6 @@ VERSION_TABLE = "everturn_schema"
 
 OWNER = "SET ROLE everturn_owner"
 ROLES = Path(__file__).with_name("roles.sql")
-
-LOCK_KEY = 0x45564552_5455524E
-"""'EVERTURN': the advisory lock that is held while one process migrates."""
 
 # A migration that cannot get its lock soon would have every query queue up behind it.
 LIMITS = ("SET lock_timeout = '5s'", "SET statement_timeout = '60s'")

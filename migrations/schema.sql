@@ -26,21 +26,16 @@ CREATE SCHEMA audit;
 ALTER SCHEMA audit OWNER TO everturn_owner;
 
 --
--- Name: refuse_change(); Type: FUNCTION; Schema: public; Owner: everturn_owner
+-- Name: token_ids(bytea); Type: FUNCTION; Schema: audit; Owner: everturn_owner
 --
 
-CREATE FUNCTION public.refuse_change() RETURNS trigger
-    LANGUAGE plpgsql
+CREATE FUNCTION audit.token_ids(packed bytea) RETURNS bigint[]
+    LANGUAGE sql IMMUTABLE STRICT PARALLEL SAFE
     SET search_path TO ''
-    AS $$
-BEGIN
-    RAISE EXCEPTION '% is append-only: % is refused', TG_TABLE_NAME, TG_OP
-        USING ERRCODE = 'restrict_violation';
-END
-$$;
+    RETURN ARRAY(SELECT (((get_byte(token_ids.packed, at.at) + (256 * get_byte(token_ids.packed, (at.at + 1)))) + (65536 * get_byte(token_ids.packed, (at.at + 2)))) + (16777216 * (get_byte(token_ids.packed, (at.at + 3)))::bigint)) FROM generate_series(0, (octet_length(token_ids.packed) - 4), 4) at(at) ORDER BY at.at);
 
 
-ALTER FUNCTION public.refuse_change() OWNER TO everturn_owner;
+ALTER FUNCTION audit.token_ids(packed bytea) OWNER TO everturn_owner;
 
 SET default_tablespace = '';
 
@@ -73,6 +68,53 @@ CREATE TABLE public.events (
 
 
 ALTER TABLE public.events OWNER TO everturn_owner;
+
+--
+-- Name: turn_tokens; Type: VIEW; Schema: audit; Owner: everturn_owner
+--
+
+CREATE VIEW audit.turn_tokens AS
+ SELECT "position",
+    tenant_id,
+    stream AS conversation_id,
+    (payload ->> 'turn'::text) AS turn_id,
+    (payload ->> 'extends'::text) AS extends,
+    audit.token_ids(substr(tokens, 1, (4 * ((payload ->> 'prompt_delta'::text))::integer))) AS prompt_added,
+    audit.token_ids(substr(tokens, ((4 * ((payload ->> 'prompt_delta'::text))::integer) + 1))) AS output
+   FROM public.events
+  WHERE (type = 'turn.completed'::text);
+
+
+ALTER VIEW audit.turn_tokens OWNER TO everturn_owner;
+
+--
+-- Name: prompt_of(text); Type: FUNCTION; Schema: audit; Owner: everturn_owner
+--
+
+CREATE FUNCTION audit.prompt_of(wanted text) RETURNS bigint[]
+    LANGUAGE sql STABLE STRICT
+    SET search_path TO ''
+    RETURN (WITH RECURSIVE chain AS (SELECT turn_tokens.turn_id, turn_tokens.extends, turn_tokens.prompt_added AS ids, 0 AS depth FROM audit.turn_tokens WHERE (turn_tokens.turn_id = prompt_of.wanted) UNION ALL SELECT earlier.turn_id, earlier.extends, (earlier.prompt_added || earlier.output), (chain_1.depth + 1) FROM (chain chain_1 JOIN audit.turn_tokens earlier ON ((earlier.turn_id = chain_1.extends)))) SELECT array_agg(window_ids.id ORDER BY chain.depth DESC, window_ids.place) AS array_agg FROM chain, LATERAL unnest(chain.ids) WITH ORDINALITY window_ids(id, place));
+
+
+ALTER FUNCTION audit.prompt_of(wanted text) OWNER TO everturn_owner;
+
+--
+-- Name: refuse_change(); Type: FUNCTION; Schema: public; Owner: everturn_owner
+--
+
+CREATE FUNCTION public.refuse_change() RETURNS trigger
+    LANGUAGE plpgsql
+    SET search_path TO ''
+    AS $$
+BEGIN
+    RAISE EXCEPTION '% is append-only: % is refused', TG_TABLE_NAME, TG_OP
+        USING ERRCODE = 'restrict_violation';
+END
+$$;
+
+
+ALTER FUNCTION public.refuse_change() OWNER TO everturn_owner;
 
 --
 -- Name: turn_provenance; Type: VIEW; Schema: audit; Owner: everturn_owner
@@ -611,10 +653,12 @@ GRANT CREATE ON SCHEMA public TO everturn_owner;
 
 
 --
--- Name: FUNCTION refuse_change(); Type: ACL; Schema: public; Owner: everturn_owner
+-- Name: FUNCTION token_ids(packed bytea); Type: ACL; Schema: audit; Owner: everturn_owner
 --
 
-REVOKE ALL ON FUNCTION public.refuse_change() FROM PUBLIC;
+REVOKE ALL ON FUNCTION audit.token_ids(packed bytea) FROM PUBLIC;
+GRANT ALL ON FUNCTION audit.token_ids(packed bytea) TO everturn_service;
+GRANT ALL ON FUNCTION audit.token_ids(packed bytea) TO everturn_auditor;
 
 
 --
@@ -685,6 +729,30 @@ GRANT INSERT(content) ON TABLE public.events TO everturn_service;
 --
 
 GRANT INSERT(tokens) ON TABLE public.events TO everturn_service;
+
+
+--
+-- Name: TABLE turn_tokens; Type: ACL; Schema: audit; Owner: everturn_owner
+--
+
+GRANT SELECT ON TABLE audit.turn_tokens TO everturn_service;
+GRANT SELECT ON TABLE audit.turn_tokens TO everturn_auditor;
+
+
+--
+-- Name: FUNCTION prompt_of(wanted text); Type: ACL; Schema: audit; Owner: everturn_owner
+--
+
+REVOKE ALL ON FUNCTION audit.prompt_of(wanted text) FROM PUBLIC;
+GRANT ALL ON FUNCTION audit.prompt_of(wanted text) TO everturn_service;
+GRANT ALL ON FUNCTION audit.prompt_of(wanted text) TO everturn_auditor;
+
+
+--
+-- Name: FUNCTION refuse_change(); Type: ACL; Schema: public; Owner: everturn_owner
+--
+
+REVOKE ALL ON FUNCTION public.refuse_change() FROM PUBLIC;
 
 
 --

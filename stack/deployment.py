@@ -177,7 +177,7 @@ class Deployment:
     def _bootstrap(self) -> None:
         program = self._program(
             "bootstrap",
-            ["-m", "service", "bootstrap", "--tenant", "default", "--keys", str(self.data / "keys.json")],
+            ["-m", "service", "bootstrap", "--tenant", "default", "--out", str(self.data / "keys.json")],
         )
         child = Child.start(program)
         try:

@@ -203,13 +203,22 @@ GRANT SELECT, INSERT, UPDATE ON aliases, turns TO everturn_service;
 GRANT SELECT, INSERT, UPDATE, DELETE ON engines, artifacts, rebuilds TO everturn_service;
 GRANT USAGE ON SCHEMA audit TO everturn_service, everturn_auditor;
 GRANT SELECT ON ALL TABLES IN SCHEMA audit TO everturn_service, everturn_auditor;
+REVOKE ALL ON ALL FUNCTIONS IN SCHEMA audit FROM PUBLIC;
+GRANT EXECUTE ON ALL FUNCTIONS IN SCHEMA audit TO everturn_service, everturn_auditor;
 """
 
 
 def upgrade() -> None:
     views = [
         (VIEWS / f"{name}.sql").read_text()
-        for name in ("turn_provenance_v1", "cross_revision_hits_v1", "refusals_v1")
+        for name in (
+            "turn_provenance_v1",
+            "cross_revision_hits_v1",
+            "refusals_v1",
+            "token_ids_v1",
+            "turn_tokens_v1",
+            "prompt_of_v1",
+        )
     ]
     for sql in (EVENTS, TENANTS, FLEET, TURNS, KV, APPEND_ONLY, "CREATE SCHEMA audit", *views, PRIVILEGES):
         op.execute(sql.strip().removesuffix(";"))
