@@ -3,21 +3,21 @@
 from collections.abc import Sequence
 from datetime import datetime
 
-from sqlalchemy import Connection, select, text
+from sqlalchemy import Connection, text
 from sqlalchemy.exc import IntegrityError
 
 from service.domain.conversation import Conversation, fold
 from service.domain.errors import EverturnError, FenceLost, Internal, VersionConflict
 from service.domain.events import ConversationEvent, ConversationId, Event, FleetEvent, TenantId
-from service.store.codec import EventRow, decode, encode, to_json_text
+from service.store.codec import encode, to_json_text
 from service.store.constraints import broken_constraint
 from service.store.tables import (
     ONE_COMPLETION_PER_TURN,
     ONE_EVENT_PER_VERSION,
     ONE_PIN_PER_ATTEMPT,
     ONE_START_PER_TURN,
-    events,
 )
+from service.store.timeline import read_recorded
 
 # The head is compared before any row, and with it any number of the sequence, is drawn.
 APPEND = text("""
@@ -85,17 +85,8 @@ def read(conn: Connection, *, tenant: TenantId, stream: str, after_version: int 
     Raises:
         Internal: an event that this version of the code cannot read.
     """
-    query = (
-        select(events.c.type, events.c.schema_number, events.c.payload, events.c.content, events.c.tokens)
-        .where(
-            events.c.tenant_id == tenant, events.c.stream == stream, events.c.stream_version > after_version
-        )
-        .order_by(events.c.stream_version)
-    )
-    return [
-        decode(EventRow(type=name, schema_number=number, payload=payload, content=content, tokens=tokens))
-        for name, number, payload, content, tokens in conn.execute(query)
-    ]
+    recorded = read_recorded(conn, tenant=tenant, stream=stream, after_version=after_version)
+    return [one.event for one in recorded]
 
 
 def load_conversation(

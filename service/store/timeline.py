@@ -16,12 +16,20 @@ class Recorded:
     occurred_at: datetime
 
 
-def read_recorded(conn: Connection, *, tenant: TenantId, stream: str) -> list[Recorded]:
-    """In order of their versions; empty where there is no such stream."""
+def read_recorded(
+    conn: Connection, *, tenant: TenantId, stream: str, after_version: int = 0
+) -> list[Recorded]:
+    """In order of their versions; empty where there is no such stream.
+
+    Raises:
+        Internal: an event that this version of the code cannot read.
+    """
     columns = (events.c.type, events.c.schema_number, events.c.payload, events.c.content, events.c.tokens)
     query = (
         select(events.c.occurred_at, *columns)
-        .where(events.c.tenant_id == tenant, events.c.stream == stream)
+        .where(
+            events.c.tenant_id == tenant, events.c.stream == stream, events.c.stream_version > after_version
+        )
         .order_by(events.c.stream_version)
     )
     return [

@@ -1,0 +1,177 @@
+"""The audit views tell of each turn who took part, and show what must never happen when it is put there."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from sqlalchemy import Connection, Row, text
+
+from service.domain.artifact import BootId
+from service.domain.events import FLEET, EngineRegistered, TenantId, TurnCompleted, TurnPinned
+from service.domain.revision import RevisionDigest
+from tests.store.histories import (
+    ACME,
+    CHAT,
+    KV,
+    NEW_ENGINE,
+    NOW,
+    OLD_ENGINE,
+    TURN,
+    V12,
+    V13,
+    append,
+    completed,
+    created,
+    loaded,
+    pinned,
+    refused,
+    said,
+    started,
+)
+
+STRANGER = BootId("boot_stranger")
+
+
+def register(conn: Connection, *engines: tuple[BootId, RevisionDigest]) -> None:
+    for boot, revision in engines:
+        event = EngineRegistered(boot=boot, revision=revision, address="http://127.0.0.1:1", role="both")
+        append(conn, event, stream=f"engine/{boot}", tenant=FLEET)
+
+
+def answer(conn: Connection, turn: TurnCompleted, pin: TurnPinned | None = None) -> Row[Any]:
+    """Of the view, after a history that ends with this turn."""
+    register(conn, (OLD_ENGINE, V12), (NEW_ENGINE, V13))
+    append(conn, created(), said("hi"), started(), pin or pinned(), turn)
+    return conn.execute(text("SELECT * FROM audit.turn_provenance")).one()
+
+
+def hits(conn: Connection) -> list[Row[Any]]:
+    return list(conn.execute(text("SELECT * FROM audit.cross_revision_hits")))
+
+
+def test_a_turn_without_stored_kv_was_prefilled_where_it_was_decoded(conn: Connection) -> None:
+    row = answer(conn, completed())
+    assert (row.tenant_id, row.conversation_id, row.turn_id, row.attempt) == (ACME, CHAT, TURN, 1)
+    assert (row.prefill_engine, row.prefill_revision) == (NEW_ENGINE, V13)
+    assert (row.decode_engine, row.decode_revision, row.decode_registered_revision) == (NEW_ENGINE, V13, V13)
+    assert (row.artifact_id, row.artifact_revision, row.tokens_loaded, row.kv_source) == (
+        None,
+        None,
+        0,
+        "none",
+    )
+    assert (row.first_divergence, row.cross_revision) == (None, False)
+
+
+def test_a_turn_says_why_it_ran_as_it_did(conn: Connection) -> None:
+    row = answer(conn, completed())
+    assert (row.alias, row.on_upgrade, row.policy_level) == ("production", "replay", "default")
+    assert (row.plan, row.plan_reason, row.kv_reason) == ("reuse", "same revision", "as planned")
+    assert (row.prompt_tokens, row.output_tokens, row.completed_at) == (3, 2, NOW)
+
+
+def test_a_turn_from_another_engines_kv_names_all_four_parties(conn: Connection) -> None:
+    register(conn, (STRANGER, V13))
+    row = answer(conn, completed(loaded=loaded(V13, STRANGER)))
+    assert (row.requested_revision, row.pinned_revision) == (V13, V13)
+    assert (row.prefill_engine, row.prefill_revision) == (STRANGER, V13)
+    assert (row.artifact_id, row.artifact_revision, row.tokens_loaded) == (KV, V13, 32)
+    assert (row.decode_engine, row.decode_revision) == (NEW_ENGINE, V13)
+    assert (row.first_divergence, row.cross_revision) == (None, False)
+    assert hits(conn) == []
+
+
+def test_a_turn_from_another_revisions_kv_shows_up(conn: Connection) -> None:
+    row = answer(conn, completed(loaded=loaded(V12, OLD_ENGINE)))
+    assert row.first_divergence == f"artifact revision {V12} is not decode revision {V13}"
+    assert row.cross_revision
+    [hit] = hits(conn)
+    assert (hit.turn_id, hit.artifact_revision, hit.decode_revision, hit.tokens_loaded) == (
+        TURN,
+        V12,
+        V13,
+        32,
+    )
+
+
+def test_an_artifact_that_lies_about_its_revision_shows_up_by_its_producer(conn: Connection) -> None:
+    row = answer(conn, completed(loaded=loaded(V13, OLD_ENGINE)))
+    assert row.first_divergence == (
+        f"prefill engine {OLD_ENGINE} registered as {V12}, which is not artifact revision {V13}"
+    )
+    assert row.cross_revision
+    assert len(hits(conn)) == 1
+
+
+@pytest.mark.parametrize(
+    ("turn", "pin", "divergence"),
+    [
+        (completed(), pinned(revision=V12), f"pinned revision {V12} is not requested revision {V13}"),
+        (
+            completed(loaded=loaded(V13, STRANGER)),
+            pinned(),
+            f"prefill engine {STRANGER} never registered",
+        ),
+        (
+            completed(measured=V12),
+            pinned(),
+            f"decode engine {NEW_ENGINE} registered as {V13}, which is not decode revision {V12}",
+        ),
+        (
+            completed(engine=OLD_ENGINE, measured=V12),
+            pinned(),
+            f"decode revision {V12} is not requested revision {V13}",
+        ),
+        (
+            replace(completed(loaded=loaded(V13, NEW_ENGINE)), engine=STRANGER),
+            pinned(),
+            f"decode engine {STRANGER} never registered",
+        ),
+        (completed(attempt=2), pinned(), "the attempt was never pinned"),
+    ],
+)
+def test_the_first_place_where_the_parties_part_is_named(
+    conn: Connection, turn: TurnCompleted, pin: TurnPinned, divergence: str
+) -> None:
+    row = answer(conn, turn, pin)
+    assert row.first_divergence == divergence
+    assert not row.cross_revision
+
+
+def test_the_attempt_that_completed_is_the_one_that_is_told(conn: Connection) -> None:
+    register(conn, (OLD_ENGINE, V12), (NEW_ENGINE, V13))
+    first = replace(pinned(revision=V12, engine=OLD_ENGINE), reason="on_upgrade is stay")
+    append(conn, created(), said("hi"), started(), first, pinned(attempt=2), completed(attempt=2))
+    row = conn.execute(text("SELECT attempt, plan_reason FROM audit.turn_provenance")).one()
+    assert (row.attempt, row.plan_reason) == (2, "same revision")
+
+
+def test_a_turn_that_did_not_complete_has_no_provenance(conn: Connection) -> None:
+    append(conn, created(), said("hi"), started(), pinned())
+    assert conn.execute(text("SELECT * FROM audit.turn_provenance")).all() == []
+
+
+def test_tenants_with_the_same_turn_id_are_not_mixed(conn: Connection) -> None:
+    answer(conn, completed())
+    other = replace(pinned(), reason="theirs")
+    append(conn, started(), other, completed(), tenant=TenantId("other"))
+    rows = conn.execute(text("SELECT tenant_id, plan_reason FROM audit.turn_provenance ORDER BY 1")).all()
+    assert rows == [(ACME, "same revision"), ("other", "theirs")]
+
+
+def test_a_refusal_names_both_sides_and_the_fields_that_differ(conn: Connection) -> None:
+    append(conn, created(), said("hi"), started(), pinned(), refused())
+    row = conn.execute(text("SELECT * FROM audit.refusals")).one()
+    assert (row.tenant_id, row.conversation_id, row.turn_id, row.attempt) == (ACME, CHAT, TURN, 1)
+    assert (row.artifact_id, row.artifact_revision, row.artifact_producer) == (KV, V12, OLD_ENGINE)
+    assert (row.engine, row.engine_revision) == (NEW_ENGINE, V13)
+    assert (row.reason, row.differing) == ("revision_mismatch", ["kv.weights", "kv.adapter"])
+    assert (row.detail, row.refused_at) == ("made under another revision", NOW)
+
+
+def test_a_refusal_of_what_cannot_be_told_is_still_listed(conn: Connection) -> None:
+    blind = replace(refused().refusal, differing=(), artifact_revision=None, artifact_producer=None)
+    event = replace(refused(), engine_revision=None, refusal=blind)
+    append(conn, created(), said("hi"), started(), pinned(), event)
+    row = conn.execute(text("SELECT * FROM audit.refusals")).one()
+    assert (row.artifact_revision, row.engine_revision, row.differing) == (None, None, [])

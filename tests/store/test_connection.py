@@ -1,0 +1,98 @@
+"""Whoever connects for the service gets its role and its limits, whatever the server's own settings."""
+
+from collections.abc import Iterator
+
+import pytest
+from psycopg.errors import QueryCanceled
+from sqlalchemy import Connection, Engine, text
+from sqlalchemy.exc import DBAPIError
+
+from service.domain.errors import InvalidInput
+from service.store.connection import make_async_engine, make_engine, parse_url
+from tests.store.histories import append, created
+
+LIMITS = {
+    "statement_timeout": "15s",
+    "lock_timeout": "5s",
+    "idle_in_transaction_session_timeout": "10s",
+    "TimeZone": "UTC",
+    "default_transaction_isolation": "read committed",
+    "application_name": "tests",
+}
+
+
+def settings(conn: Connection) -> dict[str, str]:
+    return {name: conn.execute(text(f"SHOW {name}")).scalar_one() for name in LIMITS}
+
+
+def role(conn: Connection) -> str:
+    found: str = conn.execute(text("SELECT current_user")).scalar_one()
+    return found
+
+
+@pytest.fixture
+def own_engine(shared_database: str) -> Iterator[Engine]:
+    engine = make_engine(shared_database, application_name="tests", pool_size=1)
+    yield engine
+    engine.dispose()
+
+
+def test_the_service_connects_under_its_role_with_limits(conn: Connection) -> None:
+    assert role(conn) == "everturn_service"
+    assert settings(conn) == LIMITS
+
+
+async def test_the_async_engine_does_the_same_and_runs_the_same_functions(shared_database: str) -> None:
+    engine = make_async_engine(shared_database, application_name="tests", pool_size=1)
+    async with engine.connect() as connection:
+        assert await connection.run_sync(role) == "everturn_service"
+        assert await connection.run_sync(settings) == LIMITS
+        assert await connection.run_sync(lambda conn: append(conn, created())) == 1
+    await engine.dispose()
+
+
+def test_without_a_role_the_login_keeps_its_rights(shared_database: str) -> None:
+    engine = make_engine(shared_database, application_name="tests", role=None)
+    with engine.connect() as conn:
+        assert role(conn) == "postgres"
+    engine.dispose()
+
+
+def test_options_of_the_url_are_kept_but_cannot_lift_the_limits(shared_database: str) -> None:
+    url = f"{shared_database}&options=-c%20work_mem%3D7MB%20-c%20statement_timeout%3D0"
+    engine = make_engine(url, application_name="tests")
+    with engine.connect() as conn:
+        assert conn.execute(text("SHOW work_mem")).scalar_one() == "7MB"
+        assert settings(conn) == LIMITS
+    engine.dispose()
+
+
+def test_a_connection_that_died_in_the_pool_is_replaced(own_engine: Engine, owner_conn: Connection) -> None:
+    with own_engine.connect() as conn:
+        backend = conn.execute(text("SELECT pg_backend_pid()")).scalar_one()
+    owner_conn.execute(text("SELECT pg_terminate_backend(:pid, 5000)"), {"pid": backend})
+    with own_engine.connect() as conn:
+        assert conn.execute(text("SELECT pg_backend_pid()")).scalar_one() != backend
+
+
+def test_a_statement_ends_by_its_limit(conn: Connection) -> None:
+    conn.execute(text("SET LOCAL statement_timeout = '10ms'"))
+    with pytest.raises(DBAPIError) as caught:
+        conn.execute(text("SELECT pg_sleep(5)"))
+    assert isinstance(caught.value.orig, QueryCanceled)
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["postgres://u:p@h:1/d", "postgresql://u:p@h:1/d", "postgresql+psycopg2://u:p@h:1/d"],
+)
+def test_every_spelling_of_a_postgres_url_means_the_one_driver(text: str) -> None:
+    url = parse_url(text)
+    assert (url.drivername, url.host, url.database) == ("postgresql+psycopg", "h", "d")
+
+
+@pytest.mark.parametrize("text", ["", "sqlite://", "host=/tmp dbname=x", "postgresql://h:notaport/d"])
+def test_anything_else_is_refused(text: str) -> None:
+    with pytest.raises(InvalidInput, match="database URL") as caught:
+        parse_url(text)
+    assert caught.value.param == "database_url"
