@@ -66,7 +66,7 @@ class Story:
         self._chapter(f"An engine comes up on {self._mounted} as 'chat': the bytes there are {name}'s")
         self._mounted.parent.mkdir(exist_ok=True)
         self._mounted.unlink(missing_ok=True)
-        self._mounted.symlink_to(checkpoint)
+        self._mounted.symlink_to(checkpoint.absolute())
         port = find_free_port()
         spec = EngineSpec(name=name, model=self._mounted, port=port, cores=core, options=NO_LOCAL_CACHE)
         self._deployment.start_engine(spec)
@@ -122,7 +122,7 @@ class Story:
         )
         prompt = (*window, *delta)
         self._mounted.unlink()
-        self._mounted.symlink_to(self._checkpoints.v13)
+        self._mounted.symlink_to(self._checkpoints.v13.absolute())
         offer = evidence.published.artifact if evidence.published else None
         kv = KvRequest(attempt="control", tenant="default", offer=offer)
         with unguarded_engine(self._deployment, self._mounted, NO_LOCAL_CACHE) as engine:
