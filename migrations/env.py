@@ -6,12 +6,9 @@ from pathlib import Path
 from alembic import context
 from sqlalchemy import Connection, text
 
-from migrations.lock import LOCK_KEY
 from service.store.connection import make_engine
+from service.store.migrate import LOCK_KEY, VERSION_TABLE
 from service.store.tables import METADATA
-
-VERSION_TABLE = "everturn_schema"
-"""Not alembic's own name, which another program in the same database may use."""
 
 OWNER = "SET ROLE everturn_owner"
 ROLES = Path(__file__).with_name("roles.sql")

@@ -808,6 +808,13 @@ GRANT SELECT,INSERT,DELETE,UPDATE ON TABLE public.engines TO everturn_service;
 
 
 --
+-- Name: TABLE everturn_schema; Type: ACL; Schema: public; Owner: everturn_owner
+--
+
+GRANT SELECT ON TABLE public.everturn_schema TO everturn_service;
+
+
+--
 -- Name: TABLE rebuilds; Type: ACL; Schema: public; Owner: everturn_owner
 --
 

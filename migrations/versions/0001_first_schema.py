@@ -195,6 +195,7 @@ ALTER TABLE revisions ENABLE ALWAYS TRIGGER append_only;
 # Position and transaction id are the database's to give.
 PRIVILEGES = """
 GRANT USAGE ON SCHEMA public TO everturn_service;
+GRANT SELECT ON everturn_schema TO everturn_service;
 GRANT SELECT, INSERT ON revisions, tenants, api_keys TO everturn_service;
 GRANT SELECT, INSERT (
     tenant_id, stream, stream_version, type, schema_number, occurred_at, payload, content, tokens

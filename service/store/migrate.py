@@ -9,9 +9,11 @@ from importlib.resources import files
 import psycopg
 from alembic import command
 from alembic.config import Config
+from alembic.script import ScriptDirectory
 from alembic.script.revision import ResolutionError
 from alembic.util import CommandError
 from psycopg.errors import InsufficientPrivilege, LockNotAvailable, QueryCanceled
+from psycopg.rows import TupleRow
 from sqlalchemy.exc import DBAPIError
 
 from service.domain.errors import EverturnError, Internal, InvalidInput, Unavailable
@@ -19,22 +21,29 @@ from service.store.connection import CONNECT_TIMEOUT_S, parse_url
 
 OLDEST_SERVER = 18_00_00
 
+VERSION_TABLE = "everturn_schema"
+"""Not alembic's own name, which another program in the same database may use."""
+
+LOCK_KEY = 0x45564552_5455524E
+"""'EVERTURN': the advisory lock that is held while one process migrates."""
+
 logger = logging.getLogger(__name__)
 
 
 def upgrade(url: str) -> None:
     """Each migration is one transaction, so nothing is left half done.
 
-    A schema newer than this version is left as it is: each version's schema carries the version before it.
+    Where there is nothing to do, the service's own rights suffice. A schema newer than this version is left as it is: each version's schema carries the version before it.
 
     Raises:
         InvalidInput: not a Postgres URL, a server that is too old, or a login that may not make the schema.
         Unavailable: no server answers, or a lock was held for too long.
     """
-    check_server(url)
     config = Config()
     config.set_main_option("script_location", str(files("migrations")).replace("%", "%%"))
     config.attributes["url"] = url
+    if stored_version(url) == ScriptDirectory.from_config(config).get_current_head():
+        return
     try:
         command.upgrade(config, "head")
     except CommandError as error:
@@ -45,26 +54,44 @@ def upgrade(url: str) -> None:
         raise _explained(error) from error
 
 
-def check_server(url: str) -> None:
-    """Raises: as `upgrade` does, before anything is written."""
+def stored_version(url: str) -> str | None:
+    """None before the first migration, and for a login that may not read it.
+
+    Raises:
+        InvalidInput: not a Postgres URL, or a server that is too old.
+        Unavailable: no server answers.
+    """
     parsed = parse_url(url)
     shown = parsed.set(drivername="postgresql", query={}).render_as_string(hide_password=True)
     target = parsed.set(drivername="postgresql").render_as_string(hide_password=False)
     try:
         with psycopg.connect(target, connect_timeout=CONNECT_TIMEOUT_S) as connection:
-            version = connection.info.server_version
+            _check_version(connection.info.server_version, shown)
+            return _read_version(connection)
     except psycopg.ProgrammingError as error:
         raise InvalidInput(f"The database URL cannot be used: {_one_line(error)}.", "database_url") from error
     except psycopg.OperationalError as error:
         raise Unavailable(
             f"No database at {shown}: {_one_line(error)}. Start it, or correct EVERTURN_DATABASE_URL."
         ) from error
+
+
+def _check_version(version: int, shown: str) -> None:
     if version < OLDEST_SERVER:
         raise InvalidInput(
             f"The server at {shown} is PostgreSQL {version // 10_000}.{version % 10_000}; Everturn needs "
             f"{OLDEST_SERVER // 10_000} or newer. Upgrade it, or point EVERTURN_DATABASE_URL at another.",
             "database_url",
         )
+
+
+def _read_version(connection: psycopg.Connection[TupleRow]) -> str | None:
+    table = f"public.{VERSION_TABLE}"
+    readable = "SELECT has_table_privilege(to_regclass(%s), 'SELECT')"
+    if connection.execute(readable, [table]).fetchone() != (True,):
+        return None
+    row = connection.execute(f"SELECT version_num FROM {table}").fetchone()  # noqa: S608 a constant
+    return row[0] if row else None
 
 
 def main() -> int:

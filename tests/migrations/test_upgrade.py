@@ -11,10 +11,9 @@ import psycopg
 import pytest
 from sqlalchemy import make_url
 
-from migrations.lock import LOCK_KEY
 from service.domain.errors import EverturnError, InvalidInput, Unavailable
 from service.store import migrate
-from service.store.migrate import upgrade
+from service.store.migrate import LOCK_KEY, upgrade
 from stack.postgres import EmbeddedPostgres
 
 REPOSITORY = Path(__file__).parents[2]
@@ -82,6 +81,19 @@ def test_upgrading_again_changes_nothing(database: str) -> None:
     before = tables(database)
     upgrade(database)
     assert tables(database) == before
+
+
+def test_a_login_with_the_services_rights_alone_may_start_on_a_finished_schema(
+    postgres_server: EmbeddedPostgres, database: str
+) -> None:
+    with psycopg.connect(postgres_server.dsn("postgres"), autocommit=True) as connection:
+        connection.execute("CREATE ROLE only_service LOGIN PASSWORD 'p' IN ROLE everturn_service")
+        upgrade(
+            make_url(database)
+            .set(username="only_service", password="p")
+            .render_as_string(hide_password=False)
+        )
+        connection.execute("DROP ROLE only_service")
 
 
 def test_any_spelling_of_the_url_will_do(empty_database: str) -> None:
