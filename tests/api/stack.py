@@ -1,6 +1,7 @@
 """The real API over real HTTP on a real database, with simulated engines and the real rebuild in a thread."""
 
 import json
+import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -29,6 +30,7 @@ from workers.rebuild_runner import run_rebuild
 
 TENANT = TenantId("acme")
 PATIENCE_S = 20.0
+HEARTBEAT_S = 0.5
 
 
 @dataclass(slots=True, kw_only=True)
@@ -37,10 +39,16 @@ class Stack:
     keys: Secrets
     settings: Settings
     database: Engine
-    rebuilder: ThreadPoolExecutor
+    """As the service connects."""
+    owner: Engine
+    """With every right there is."""
+    server: HttpServer
+    new_server: Callable[[], HttpServer]
     exits: ExitStack
     store: dict[str, Stored] = field(default_factory=dict)
     rung: list[str] = field(default_factory=list)
+    engines: list[SimulatedEngine] = field(default_factory=list)
+    clients: dict[str, httpx.Client] = field(default_factory=dict)
 
     @property
     def http(self) -> httpx.Client:
@@ -57,8 +65,11 @@ class Stack:
         return made
 
     def client(self, key: str) -> httpx.Client:
-        headers = {"authorization": f"Bearer {key}"}
-        return self.exits.enter_context(httpx.Client(base_url=self.url, headers=headers, timeout=60))
+        if key not in self.clients:
+            headers = {"authorization": f"Bearer {key}"}
+            made = httpx.Client(base_url=self.url, headers=headers, timeout=60, verify=False)  # noqa: S501 no TLS here
+            self.clients[key] = self.exits.enter_context(made)
+        return self.clients[key]
 
     def start_engine(self, weights: str, *, alias: bool = False, **options: Any) -> SimulatedEngine:
         engine = self.exits.enter_context(SimulatedEngine(weights, self.store, **options))
@@ -76,6 +87,14 @@ class Stack:
         }
         answer = self.admin.post("/admin/engines", json=body)
         assert answer.status_code == 201, answer.text
+        self.engines.append(engine)
+
+    def heartbeats(self, over: threading.Event) -> None:
+        """As the launcher of each engine would send them, for as long as it lives."""
+        while not over.wait(HEARTBEAT_S):
+            with self.database.begin() as conn:
+                for engine in [e for e in self.engines if e.alive]:
+                    fleet.heartbeat(conn, boot=engine.boot, lease_s=self.settings.engine_lease_s)
 
     def retire(self, engine: SimulatedEngine) -> None:
         assert self.admin.delete(f"/admin/engines/{engine.boot}").status_code == 204
@@ -83,6 +102,13 @@ class Stack:
     def move_alias(self, engine: SimulatedEngine, name: str = "production", **more: Any) -> None:
         answer = self.admin.put(f"/admin/aliases/{name}", json={"revision": engine.revision} | more)
         assert answer.status_code == 200, answer.text
+
+    @contextmanager
+    def second_server(self) -> Iterator[str]:
+        """Another process of the service, as far as the first can tell."""
+        server = self.new_server().start()
+        yield server.url
+        server.stop()
 
     def conversation(self, **body: Any) -> str:
         answer = self.http.post("/v1/conversations", json=body)
@@ -170,6 +196,8 @@ def running_stack(database: str, **overrides: Any) -> Iterator[Stack]:
     with ExitStack() as exits:
         engine = make_engine(database, application_name="tests", pool_size=5)
         exits.callback(engine.dispose)
+        owner = make_engine(database, application_name="tests-owner", pool_size=1, role=None)
+        exits.callback(owner.dispose)
         with engine.begin() as conn:
             secrets = iter(("sk-tenant", "sk-operator"))
             keys = rollout_flow.bootstrap(
@@ -184,15 +212,26 @@ def running_stack(database: str, **overrides: Any) -> Iterator[Stack]:
             rung.append(rebuild)
             rebuilder.submit(run_rebuild, process, rebuild)
 
-        server = HttpServer(create_app(settings, ring=ring))
+        def new_server() -> HttpServer:
+            return HttpServer(create_app(settings, ring=ring))
+
+        server = new_server()
         exits.callback(server.stop)
         server.start()
-        yield Stack(
+        stack = Stack(
             url=server.url,
             keys=keys,
             settings=settings,
             database=engine,
-            rebuilder=rebuilder,
+            owner=owner,
+            server=server,
+            new_server=new_server,
             exits=exits.enter_context(ExitStack()),
             rung=rung,
         )
+        over = threading.Event()
+        beating = threading.Thread(target=stack.heartbeats, args=(over,), daemon=True)
+        beating.start()
+        yield stack
+        over.set()
+        beating.join()

@@ -120,6 +120,7 @@ class SimulatedEngine:
         self.descriptor = descriptor(weights, tokenizer=tokenizer)
         self.boot = BootId(boot or f"boot_{uuid4().hex}")
         self.faults = Faults()
+        self.alive = True
         self.prompts: list[tuple[int, ...]] = []
         self.requests: list[dict[str, Any]] = []
         self._store = store
@@ -154,6 +155,7 @@ class SimulatedEngine:
 
     def kill(self) -> None:
         """Connections break off, and new ones are refused."""
+        self.alive = False
         self._server.kill()
 
     def answer(self, prompt: Sequence[int], states: Sequence[bytes] = ()) -> list[int]:
