@@ -10,7 +10,7 @@ demo: setup ## One conversation survives a real model upgrade, told step by step
 	@$(PY) -m demo
 
 up: setup ## Start the whole stack on this machine and leave it running (API on 127.0.0.1:8000)
-	@test -n "$$EVERTURN_MODEL" || $(PY) -m demo.checkpoints --root .everturn/checkpoints
+	@test -n "$$EVERTURN_MODEL" || $(PY) -m demo.checkpoints --root .everturn/checkpoints >/dev/null
 	@$(PY) -m stack up --model "$${EVERTURN_MODEL:-.everturn/checkpoints/v12}"
 
 down: ## Stop what `make up` started; data stays in .everturn/

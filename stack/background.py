@@ -22,12 +22,15 @@ Everturn serves on {url}. Data: {data}. Logs: {data}/logs. Stop it with `make do
 Tenant key, made at the first start: {key}
 
   curl -s {url}/v1/responses -H 'authorization: Bearer {key}' -H 'content-type: application/json' \\
-    -d '{{"model": "production", "input": "What is the capital of France?"}}'
+    -d '{{"model": "production", "input": "What is the capital of France?", "temperature": 0}}'
 
   from openai import OpenAI
   client = OpenAI(base_url="{url}/v1", api_key="{key}")
   chat = client.conversations.create()
-  print(client.responses.create(model="production", conversation=chat.id, input="What is the capital of France?").output_text)
+  answer = client.responses.create(
+      model="production", conversation=chat.id, input="What is the capital of France?", temperature=0
+  )
+  print(answer.output_text)
 """
 
 
@@ -80,7 +83,7 @@ def status(data: Path) -> int:
     ready = data / "run" / "ready.json"
     if pid is None:
         print(f"nothing runs in {data}")
-        return 3
+        return 0
     state = f"serves on {json.loads(ready.read_text())['url']}" if ready.exists() else "is starting"
     print(f"everturn (pid {pid}) {state}; logs in {data / 'logs'}")
     return 0

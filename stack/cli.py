@@ -42,7 +42,10 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(dest="command", required=True)
     up = commands.add_parser("up", help="start PostgreSQL, Valkey, API, Celery worker and one engine")
     up.add_argument(
-        "--port", type=int, default=int(os.environ.get("EVERTURN_PORT", "8000")), help="of the API"
+        "--port",
+        type=int,
+        default=os.environ.get("EVERTURN_PORT", "8000"),
+        help="of the API (default: EVERTURN_PORT, or 8000)",
     )
     model = os.environ.get("EVERTURN_MODEL")
     up.add_argument(
