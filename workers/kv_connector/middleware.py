@@ -7,6 +7,7 @@ import asyncio
 import json
 import os
 from collections.abc import Awaitable, Callable, MutableMapping
+from math import isnan
 from pathlib import Path
 from threading import Lock
 from typing import Any
@@ -184,7 +185,7 @@ def _render_request(body: bytes) -> tuple[list[Message], Carried | None]:
         ) from error
     if any(not isinstance(part, str) for m in messages for part in (m.role, m.content)):
         raise InvalidInput("'messages' must hold strings.", "messages")
-    if carried and any(type(number) is not int for number in (carried.messages, carried.last_token)):
+    if carried and any(type(number) is not int or number < 0 for number in (carried.messages, carried.last_token)):
         raise InvalidInput("'carried' must hold whole numbers.", "carried")
     return messages, carried
 
@@ -192,9 +193,12 @@ def _render_request(body: bytes) -> tuple[list[Message], Carried | None]:
 def _wait_s(scope: Scope) -> float:
     text = parse_qs(scope["query_string"].decode("latin-1")).get("wait_s", ["0"])[0]
     try:
-        return min(max(float(text), 0.0), MAX_WAIT_S)
+        wait_s = float(text)
     except ValueError as error:
         raise InvalidInput("'wait_s' must be a number of seconds.", "wait_s") from error
+    if isnan(wait_s):
+        raise InvalidInput("'wait_s' must be a number of seconds.", "wait_s")
+    return min(max(wait_s, 0.0), MAX_WAIT_S)
 
 
 def _header(scope: Scope, name: str) -> str | None:

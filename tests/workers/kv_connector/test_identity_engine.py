@@ -1,0 +1,86 @@
+"""What changes the measured revision, and what does not: each by a whole engine, because only it resolves its settings."""
+
+from pathlib import Path
+
+import pytest
+
+from service.domain.revision import Descriptor, differing_fields
+from tests.engines.checkpoints import STRIPS_REASONING, TinyModel
+from tests.engines.real import EngineHall, RealEngine
+
+pytestmark = pytest.mark.engine
+
+
+def descriptor(engine: RealEngine) -> Descriptor:
+    return Descriptor.from_json(engine.identity["descriptor"])
+
+
+@pytest.mark.parametrize(
+    ("model", "arguments", "fields"),
+    [
+        (TinyModel(), ("--dtype", "bfloat16"), {"compute_dtype", "kv_dtype"}),
+        (TinyModel(), ("--block-size", "64"), {"block_size"}),
+        (
+            TinyModel(config={"rope_parameters": {"rope_type": "default", "rope_theta": 20000.0}}),
+            (),
+            {"position.rope_parameters.rope_theta"},
+        ),
+        (
+            TinyModel(config={"rope_parameters": {"rope_type": "linear", "factor": 2.0, "rope_theta": 10000.0}}),
+            (),
+            {"position.rope_parameters.rope_type", "position.rope_parameters.factor"},
+        ),
+        (TinyModel(config={"rms_norm_eps": 1e-6}), (), {"architecture.rms_norm_eps"}),
+        (TinyModel(extra_token="<tool>"), (), {"tokenizer"}),
+        (TinyModel(chat_template=STRIPS_REASONING), (), {"chat_template", "history_policy"}),
+        (TinyModel(), ("--override-generation-config", '{"temperature": 0.5}'), {"generation_defaults.temperature"}),
+    ],
+    ids=["dtype", "block size", "rope base", "rope kind", "norm", "tokenizer", "template", "sampling defaults"],
+)
+def test_a_setting_that_matters_changes_the_revision_and_names_itself(
+    engine_hall: EngineHall,
+    v12_engine: RealEngine,
+    tmp_path: Path,
+    model: TinyModel,
+    arguments: tuple[str, ...],
+    fields: set[str],
+) -> None:
+    engine = engine_hall.start(model.write(tmp_path / "model"), v12_engine.store, *arguments)
+    differing = differing_fields(descriptor(v12_engine), descriptor(engine))
+    assert fields <= set(differing)
+    assert "weights" not in differing
+    engine_hall.stop(engine)
+
+
+def test_path_name_length_memory_and_scheduling_do_not_change_the_revision(
+    engine_hall: EngineHall, v12_engine: RealEngine, tmp_path: Path
+) -> None:
+    engine = engine_hall.start(
+        TinyModel().write(tmp_path / "elsewhere"),
+        v12_engine.store,
+        *("--served-model-name", "another", "--max-model-len", "2048", "--kv-cache-memory-bytes", str(16 << 20)),
+        *("--max-num-batched-tokens", "512", "--max-num-seqs", "4"),
+    )
+    assert engine.revision == v12_engine.revision
+    engine_hall.stop(engine)
+
+
+def test_a_toggle_that_changes_numerics_is_part_of_the_revision(
+    engine_hall: EngineHall, v12_engine: RealEngine, tiny_v12: Path
+) -> None:
+    engine = engine_hall.start(tiny_v12, v12_engine.store, env={"VLLM_CPU_ATTN_SPLIT_KV": "0"})
+    differing = differing_fields(descriptor(v12_engine), descriptor(engine))
+    assert differing == ("environment.VLLM_CPU_ATTN_SPLIT_KV",)
+    engine_hall.stop(engine)
+
+
+def test_the_length_is_identity_where_positions_depend_on_it(
+    engine_hall: EngineHall, v12_engine: RealEngine, tmp_path: Path
+) -> None:
+    rope = {"rope_type": "dynamic", "factor": 2.0, "rope_theta": 10000.0}
+    model = TinyModel(config={"rope_parameters": rope}).write(tmp_path / "model")
+    short = engine_hall.start(model, v12_engine.store, "--max-model-len", "1024")
+    long = engine_hall.start(model, v12_engine.store, "--max-model-len", "2048")
+    assert differing_fields(descriptor(short), descriptor(long)) == ("position.max_model_len",)
+    engine_hall.stop(short)
+    engine_hall.stop(long)
