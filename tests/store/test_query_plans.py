@@ -1,0 +1,55 @@
+"""What a turn asks of a long log is answered from an index, whatever the log's length."""
+
+from collections.abc import Callable
+
+import pytest
+from sqlalchemy import Connection, text
+
+ROWS = 20_000
+
+FILL = text("""
+    INSERT INTO events (tenant_id, stream, stream_version, type, schema_number, occurred_at, payload, tokens)
+    SELECT 'acme', 'conv_' || number / 40, 1 + number % 40, kind, 1, now(),
+           jsonb_build_object('turn', 'resp_' || number / 4, 'attempt', 1, 'engine', 'boot_1', 'output', 3,
+                              'prompt_tokens', 3, 'local_tokens', 0),
+           CASE kind WHEN 'turn.completed' THEN ''::bytea END
+    FROM generate_series(0, :rows) AS number,
+         LATERAL (SELECT (ARRAY['message.accepted', 'turn.started', 'turn.pinned', 'turn.completed'])[1 + number % 4])
+         AS named (kind)
+""")
+
+
+@pytest.fixture
+def plan_of(owner_conn: Connection) -> Callable[[str], str]:
+    """Explains queries over a log of many conversations, rolled back after the test."""
+    owner_conn.execute(FILL, {"rows": ROWS})
+    owner_conn.execute(text("ANALYZE events"))
+
+    def explain(query: str) -> str:
+        return "\n".join(owner_conn.execute(text(f"EXPLAIN {query}")).scalars())
+
+    return explain
+
+
+def test_the_head_of_a_stream_is_one_step_into_the_index(plan_of: Callable[[str], str]) -> None:
+    plan = plan_of("SELECT max(stream_version) FROM events WHERE tenant_id = 'acme' AND stream = 'conv_7'")
+    assert "Index Only Scan Backward using uq_events_stream_version" in plan
+
+
+def test_a_conversation_is_read_without_passing_over_others(plan_of: Callable[[str], str]) -> None:
+    plan = plan_of(
+        "SELECT payload FROM events WHERE tenant_id = 'acme' AND stream = 'conv_7' ORDER BY stream_version"
+    )
+    assert "uq_events_stream_version" in plan
+    assert "Seq Scan" not in plan
+
+
+def test_the_provenance_of_one_turn_is_found_by_index(plan_of: Callable[[str], str]) -> None:
+    plan = plan_of("SELECT * FROM audit.turn_provenance WHERE turn_id = 'resp_77'")
+    for index in ("uq_events_turn_completed", "uq_events_turn_pinned", "uq_events_turn_started"):
+        assert index in plan
+    assert "Seq Scan" not in plan
+
+
+def test_refusals_are_found_by_index(plan_of: Callable[[str], str]) -> None:
+    assert "ix_events_refused" in plan_of("SELECT * FROM audit.refusals")
