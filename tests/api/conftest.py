@@ -1,16 +1,24 @@
-"""A running API for each test, on a database of its own."""
+"""A running API: for each test on a database of its own, or one for those that leave nothing behind."""
 
 from collections.abc import Iterator
 
 import pytest
 
 from tests.api.stack import Stack, running_stack
-from tests.store.conftest import database, template_database
+from tests.store.conftest import database, shared_database, template_database
 
-__all__ = ["database", "template_database"]
+__all__ = ["database", "shared_database", "template_database"]
 
 
 @pytest.fixture
 def stack(database: str) -> Iterator[Stack]:
     with running_stack(database) as running:
+        yield running
+
+
+@pytest.fixture(scope="session")
+def shared_stack(shared_database: str) -> Iterator[Stack]:
+    """With one engine behind `production`."""
+    with running_stack(shared_database) as running:
+        running.start_engine("a", alias=True)
         yield running

@@ -9,6 +9,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
+from uuid import uuid4
 
 import httpx
 from openai import OpenAI
@@ -21,7 +22,7 @@ from service.domain.conversation import Conversation
 from service.domain.events import ConversationId, Event, TenantId
 from service.rollout_flow import Secrets
 from service.settings import Settings
-from service.store import artifacts, event_store, fleet
+from service.store import artifacts, event_store, fleet, keys
 from service.store.connection import make_engine
 from tests.engines.http_server import HttpServer
 from tests.engines.simulated import SimulatedEngine, Stored
@@ -36,7 +37,7 @@ HEARTBEAT_S = 0.5
 @dataclass(slots=True, kw_only=True)
 class Stack:
     url: str
-    keys: Secrets
+    secrets: Secrets
     settings: Settings
     database: Engine
     """As the service connects."""
@@ -52,21 +53,21 @@ class Stack:
 
     @property
     def http(self) -> httpx.Client:
-        return self.client(self.keys.tenant)
+        return self.client(self.secrets.tenant)
 
     @property
     def admin(self) -> httpx.Client:
-        return self.client(self.keys.operator)
+        return self.client(self.secrets.operator)
 
     @property
     def openai(self) -> OpenAI:
-        made = OpenAI(base_url=f"{self.url}/v1", api_key=self.keys.tenant, max_retries=0)
+        made = OpenAI(base_url=f"{self.url}/v1", api_key=self.secrets.tenant, max_retries=0)
         self.exits.callback(made.close)
         return made
 
     def client(self, key: str) -> httpx.Client:
         if key not in self.clients:
-            headers = {"authorization": f"Bearer {key}"}
+            headers = {"authorization": f"Bearer {key}"} if key else {}
             made = httpx.Client(base_url=self.url, headers=headers, timeout=60, verify=False)  # noqa: S501 no TLS here
             self.clients[key] = self.exits.enter_context(made)
         return self.clients[key]
@@ -126,9 +127,21 @@ class Stack:
         return result
 
     def stream(self, text: str, **body: Any) -> list[dict[str, Any]]:
-        with self.http.stream("POST", "/v1/responses", json=body | {"input": text, "stream": True}) as answer:
+        headers = body.pop("headers", {})
+        asked = body | {"input": text, "stream": True}
+        with self.http.stream("POST", "/v1/responses", json=asked, headers=headers) as answer:
             assert answer.status_code == 200, answer.read()
             return list(sse(answer))
+
+    def other_tenant(self) -> str:
+        """The key of a new tenant."""
+        tenant, secret = TenantId(f"t{uuid4().hex}"), f"sk-{uuid4().hex}"
+        with self.database.begin() as conn:
+            keys.create_tenant(conn, tenant)
+            keys.create_key(
+                conn, tenant=tenant, scope=keys.Scope.TENANT, secret=secret, now=datetime.now(UTC)
+            )
+        return secret
 
     def events(self, conversation: str) -> list[Event]:
         with self.database.begin() as conn:
@@ -199,9 +212,12 @@ def running_stack(database: str, **overrides: Any) -> Iterator[Stack]:
         owner = make_engine(database, application_name="tests-owner", pool_size=1, role=None)
         exits.callback(owner.dispose)
         with engine.begin() as conn:
-            secrets = iter(("sk-tenant", "sk-operator"))
-            keys = rollout_flow.bootstrap(
-                conn, tenant=TENANT, kept=None, new_secret=lambda: next(secrets), now=datetime.now(UTC)
+            secrets = rollout_flow.bootstrap(
+                conn,
+                tenant=TENANT,
+                kept=None,
+                new_secret=lambda: f"sk-{uuid4().hex}",
+                now=datetime.now(UTC),
             )
         process = PoolProcess.open(settings)
         exits.callback(process.close)
@@ -220,7 +236,7 @@ def running_stack(database: str, **overrides: Any) -> Iterator[Stack]:
         server.start()
         stack = Stack(
             url=server.url,
-            keys=keys,
+            secrets=secrets,
             settings=settings,
             database=engine,
             owner=owner,
