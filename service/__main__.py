@@ -10,7 +10,6 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import uvicorn
-from pydantic import ValidationError
 
 from service import rollout_flow
 from service.api.app import create_app
@@ -18,7 +17,7 @@ from service.domain.errors import EverturnError, InvalidInput, Unavailable
 from service.domain.events import TenantId
 from service.queue import Doorbell
 from service.rollout_flow import Secrets
-from service.settings import Settings
+from service.settings import Settings, read_settings
 from service.store.connection import make_engine
 from service.store.migrate import upgrade
 
@@ -36,7 +35,7 @@ def main(arguments: list[str] | None = None) -> int:
     )
     chosen = parser.parse_args(arguments)
     try:
-        settings = _settings()
+        settings = read_settings()
         if chosen.command == "bootstrap":
             bootstrap(settings, TenantId(chosen.tenant), chosen.out)
         else:
@@ -84,15 +83,6 @@ def bootstrap(settings: Settings, tenant: TenantId, out: Path | None) -> None:
 
 def new_secret() -> str:
     return "sk-everturn-" + secrets.token_urlsafe(SECRET_BYTES)
-
-
-def _settings() -> Settings:
-    try:
-        return Settings()  # type: ignore[call-arg]  # the environment gives what is missing
-    except ValidationError as error:
-        first = error.errors(include_input=False)[0]
-        name = "EVERTURN_" + "_".join(str(part) for part in first["loc"]).upper()
-        raise InvalidInput(f"{name}: {first['msg']}. Set it in the environment.", name) from error
 
 
 def _listen(host: str, port: int) -> socket.socket:

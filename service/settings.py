@@ -2,8 +2,10 @@
 
 from datetime import timedelta
 
-from pydantic import Field, SecretStr
+from pydantic import Field, SecretStr, ValidationError
 from pydantic_settings import BaseSettings, SettingsConfigDict
+
+from service.domain.errors import InvalidInput
 
 MIB = 1024 * 1024
 
@@ -35,3 +37,13 @@ class Settings(BaseSettings):
     heartbeat_s: float = Field(default=5, gt=0)
     """Longest silence on a stream before a comment shows that it is alive."""
     pool_size: int = Field(default=10, ge=1)
+
+
+def read_settings() -> Settings:
+    """Raises: InvalidInput: naming the variable."""
+    try:
+        return Settings()  # type: ignore[call-arg]  # the environment gives what is missing
+    except ValidationError as error:
+        first = error.errors(include_input=False)[0]
+        name = "EVERTURN_" + "_".join(str(part) for part in first["loc"]).upper()
+        raise InvalidInput(f"{name}: {first['msg']}. Set it in the environment.", name) from error

@@ -4,8 +4,9 @@ from typing import Any
 
 from celery.signals import beat_embedded_init, worker_process_init, worker_process_shutdown
 
+from service.domain.errors import InvalidInput
 from service.queue import QueueName, broker_queues
-from service.settings import Settings
+from service.settings import Settings, read_settings
 from workers.pool_process import PoolProcess, end_with_parent
 from workers.tasks import WorkerApp, register_tasks
 
@@ -65,4 +66,12 @@ def _end_beat_with_worker(**_: Any) -> None:
     end_with_parent()
 
 
-app = make_app(Settings.model_validate({}))
+def _settings() -> Settings:
+    try:
+        return read_settings()
+    except InvalidInput as error:
+        # Celery would show a traceback of any other error that this import raises.
+        raise SystemExit(f"everturn: {error}") from error
+
+
+app = make_app(_settings())
