@@ -83,7 +83,7 @@ class RealEngine:
         """Greedy, with log-probabilities; waits until a publication has settled."""
         attempt = f"att_{secrets.token_hex(6)}"
         kv = KvRequest(
-            attempt=attempt, tenant=tenant, publish=publish and ArtifactId(publish), lease_s=lease_s
+            attempt=attempt, tenant=tenant, publish=ArtifactId(publish) if publish else None, lease_s=lease_s
         )
         params = kv.to_params()
         params["everturn"]["offer"] = offer

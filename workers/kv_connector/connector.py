@@ -3,6 +3,7 @@
 # ruff: noqa: ARG002 vLLM says what its hooks are given
 
 import json
+import logging
 from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
@@ -17,7 +18,6 @@ from vllm.distributed.kv_transfer.kv_connector.v1.base import (
     KVConnectorTransferResults,
     SupportsHMA,
 )
-from vllm.logger import init_logger
 from vllm.v1.kv_cache_interface import FullAttentionSpec
 from vllm.v1.metrics.cache_hit_source import CacheHitSource
 
@@ -26,8 +26,9 @@ from service.domain.errors import EverturnError
 from service.domain.revision import Descriptor
 from workers.kv_connector.hooks import never_raises
 from workers.kv_connector.identity import block_tensors, measure
+from workers.kv_connector.jobs import Jobs
 from workers.kv_connector.loading import Loader
-from workers.kv_connector.messages import Jobs, Measurement, Outcomes
+from workers.kv_connector.messages import Measurement, StepJobs, StepOutcomes
 from workers.kv_connector.paged import PagedBlocks
 from workers.kv_connector.reports import Reports
 from workers.kv_connector.saving import Saver
@@ -35,7 +36,7 @@ from workers.kv_connector.scheduler import SchedulerSide
 from workers.kv_connector.store import BlockStore
 from workers.kv_connector.worker import Settled, WorkerSide
 
-logger = init_logger("vllm.everturn")
+logger = logging.getLogger("vllm.everturn")
 
 
 class EverturnConnector(KVConnectorBase_V1, SupportsHMA):  # type: ignore[misc]
@@ -140,15 +141,15 @@ class EverturnConnector(KVConnectorBase_V1, SupportsHMA):  # type: ignore[misc]
         if num_external_tokens > 0:
             self._scheduler.allocated(request, blocks.get_block_ids()[0], num_external_tokens)
 
-    @never_raises(lambda *_: Jobs())
+    @never_raises(lambda *_: StepJobs(Jobs()))
     def build_connector_meta(self, scheduler_output: Any) -> KVConnectorMetadata:
-        return self._scheduler.jobs()
+        return StepJobs(self._scheduler.jobs())
 
     @never_raises(lambda *_: None)
     def update_connector_output(self, connector_output: Any) -> None:
-        outcomes = connector_output.kv_connector_worker_meta
-        if isinstance(outcomes, Outcomes):
-            self._scheduler.learned(outcomes)
+        answer = connector_output.kv_connector_worker_meta
+        if isinstance(answer, StepOutcomes):
+            self._scheduler.learned(answer.outcomes)
 
     @never_raises(lambda self, error, request, *_: (self._broke(error, request), (False, None))[1])
     def request_finished_all_groups(
@@ -160,9 +161,9 @@ class EverturnConnector(KVConnectorBase_V1, SupportsHMA):  # type: ignore[misc]
 
     @never_raises(lambda *_, **__: None)
     def start_load_kv(self, forward_context: Any, **kwargs: Any) -> None:
-        jobs = self._get_connector_metadata()
-        if isinstance(jobs, Jobs) and self._worker is not None:
-            self._worker.start(jobs)
+        step = self._get_connector_metadata()
+        if isinstance(step, StepJobs) and self._worker is not None:
+            self._worker.start(step.jobs)
 
     def wait_for_layer_load(self, layer_name: str) -> None:
         return
@@ -182,8 +183,9 @@ class EverturnConnector(KVConnectorBase_V1, SupportsHMA):  # type: ignore[misc]
             failed_recving=self._settled.refused,
         )
 
-    def build_connector_worker_meta(self) -> Outcomes | None:
-        return self._settled.outcomes
+    def build_connector_worker_meta(self) -> StepOutcomes | None:
+        outcomes = self._settled.outcomes
+        return None if outcomes is None else StepOutcomes(outcomes)
 
     def shutdown(self) -> None:
         if self._worker is not None:

@@ -1,12 +1,11 @@
 """The one net under every hook that vLLM calls: an exception out of a hook would end the engine for good."""
 
 import functools
+import logging
 from collections.abc import Callable
 from typing import Any, TypeVar, cast
 
-from vllm.logger import init_logger
-
-logger = init_logger("vllm.everturn")
+logger = logging.getLogger("vllm.everturn")
 
 Hook = TypeVar("Hook", bound=Callable[..., Any])
 

@@ -5,7 +5,7 @@ from typing import Any
 
 from service.domain.artifact import Block, RefusalReason
 from service.domain.evidence import Loaded, Refusal
-from workers.kv_connector.messages import LoadJob
+from workers.kv_connector.jobs import LoadJob
 from workers.kv_connector.paged import PagedBlocks, memory
 from workers.kv_connector.store import BlockHeader, BlockStore, BlockUnreadable
 

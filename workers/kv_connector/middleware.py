@@ -185,7 +185,9 @@ def _render_request(body: bytes) -> tuple[list[Message], Carried | None]:
         ) from error
     if any(not isinstance(part, str) for m in messages for part in (m.role, m.content)):
         raise InvalidInput("'messages' must hold strings.", "messages")
-    if carried and any(type(number) is not int or number < 0 for number in (carried.messages, carried.last_token)):
+    if carried and any(
+        type(number) is not int or number < 0 for number in (carried.messages, carried.last_token)
+    ):
         raise InvalidInput("'carried' must hold whole numbers.", "carried")
     return messages, carried
 

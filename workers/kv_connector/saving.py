@@ -8,7 +8,7 @@ import torch
 
 from service.domain.artifact import Block, BootId, MadeBy, Manifest
 from service.domain.evidence import Published
-from workers.kv_connector.messages import SaveBlock, SaveJob
+from workers.kv_connector.jobs import SaveBlock, SaveJob
 from workers.kv_connector.paged import PagedBlocks, memory
 from workers.kv_connector.store import BlockHeader, BlockStore, BlockUnreadable
 

@@ -4,15 +4,13 @@ A request's life here: arrived (salted by tenant) -> matched (decide once) -> al
 -> finished (plan the save, or say why not) -> learned (published or failed) -> forgotten.
 """
 
+import logging
 import time
 from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from hashlib import sha256
 from typing import Any
-
-from vllm.logger import init_logger
-from vllm.v1.request import RequestStatus
 
 from service.domain.artifact import (
     Admitted,
@@ -31,18 +29,19 @@ from service.domain.artifact import (
 from service.domain.errors import InvalidInput, InvalidManifest
 from service.domain.evidence import Evidence, KvRequest, Loaded, Published, Refusal
 from service.domain.revision import Descriptor
-from workers.kv_connector.messages import Jobs, LoadJob, Outcomes, SaveBlock, SaveJob
+from workers.kv_connector.jobs import Jobs, LoadJob, Outcomes, SaveBlock, SaveJob
 from workers.kv_connector.reports import Reports
 from workers.kv_connector.store import BlockStore
 
-logger = init_logger("vllm.everturn")
+logger = logging.getLogger("vllm.everturn")
 
 MAX_PENDING_SAVES = 64
 """Each holds its request's blocks in the engine until it is written."""
 
 ORIGINS_KEPT = 65_536
 
-PUBLISHABLE = frozenset({RequestStatus.FINISHED_STOPPED, RequestStatus.FINISHED_LENGTH_CAPPED})
+PUBLISHABLE = frozenset({"FINISHED_STOPPED", "FINISHED_LENGTH_CAPPED"})
+"""By the names of vLLM's request states."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -247,7 +246,7 @@ class SchedulerSide:
         artifact = parse_artifact_id(tracked.kv.publish)
         if isinstance(artifact, Refused):
             return artifact.detail
-        if request.status not in PUBLISHABLE:
+        if request.status.name not in PUBLISHABLE:
             return f"the request ended as {request.status.name}"
         if tracked.load_refused:
             return "this attempt was promised KV that was then refused"

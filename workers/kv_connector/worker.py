@@ -1,21 +1,20 @@
 """The connector beside the KV cache: runs loads and saves in the background, off the forward path."""
 
+import logging
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from queue import Empty, SimpleQueue
 from typing import TypeVar
 
-from vllm.logger import init_logger
-
 from service.domain.artifact import RefusalReason
 from service.domain.evidence import Loaded, Published, Refusal
+from workers.kv_connector.jobs import Jobs, LoadJob, Outcomes, SaveJob
 from workers.kv_connector.loading import Loader, refusal
-from workers.kv_connector.messages import Jobs, LoadJob, Outcomes, SaveJob
 from workers.kv_connector.paged import PagedBlocks
 from workers.kv_connector.saving import Saver
 
-logger = init_logger("vllm.everturn")
+logger = logging.getLogger("vllm.everturn")
 
 Outcome = TypeVar("Outcome")
 Item = TypeVar("Item")
@@ -37,7 +36,7 @@ class Settled:
 
     @property
     def outcomes(self) -> Outcomes | None:
-        return Outcomes(loaded=self.loaded, saved=self.saved) if self.loaded or self.saved else None
+        return Outcomes(self.loaded, self.saved) if self.loaded or self.saved else None
 
 
 class WorkerSide:

@@ -142,7 +142,9 @@ def test_a_stream_leaves_the_same_evidence(v12_engine: RealEngine, second_v12_en
         "cache_salt": "stream",
         "kv_transfer_params": {"everturn": {"attempt": attempt, "tenant": TENANT, "offer": handle}},
     }
-    with second_v12_engine.http.stream("POST", f"{second_v12_engine.url}/inference/v1/generate", json=body) as stream:
+    with second_v12_engine.http.stream(
+        "POST", f"{second_v12_engine.url}/inference/v1/generate", json=body
+    ) as stream:
         lines = list(stream.iter_lines())
     assert "data: [DONE]" in lines
     streamed = second_v12_engine.evidence(attempt)
@@ -166,7 +168,12 @@ def test_many_requests_at_once_each_read_their_own_artifact(
             return await asyncio.gather(*(ask(http, i) for i in range(len(prompts))))
 
     async def ask(http: httpx.AsyncClient, index: int) -> list[int]:
-        kv = {"attempt": f"att_many_{index}", "tenant": TENANT, "offer": handles[index], "publish": new_handle()}
+        kv = {
+            "attempt": f"att_many_{index}",
+            "tenant": TENANT,
+            "offer": handles[index],
+            "publish": new_handle(),
+        }
         body = {
             "token_ids": prompts[index],
             "sampling_params": {"max_tokens": 8, "temperature": 0},
@@ -195,7 +202,12 @@ def test_requests_preempted_for_want_of_blocks_still_answer_right(
     expected = [v12_engine.generate(ids, max_tokens=120, ignore_eos=True).tokens for ids in prompts]
 
     async def ask(http: httpx.AsyncClient, index: int) -> list[int]:
-        kv = {"attempt": f"att_preempted_{index}", "tenant": TENANT, "offer": handles[index], "publish": new_handle()}
+        kv = {
+            "attempt": f"att_preempted_{index}",
+            "tenant": TENANT,
+            "offer": handles[index],
+            "publish": new_handle(),
+        }
         body = {
             "token_ids": prompts[index],
             "sampling_params": {"max_tokens": 120, "temperature": 0, "ignore_eos": True},

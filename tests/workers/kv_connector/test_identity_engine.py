@@ -26,16 +26,31 @@ def descriptor(engine: RealEngine) -> Descriptor:
             {"position.rope_parameters.rope_theta"},
         ),
         (
-            TinyModel(config={"rope_parameters": {"rope_type": "linear", "factor": 2.0, "rope_theta": 10000.0}}),
+            TinyModel(
+                config={"rope_parameters": {"rope_type": "linear", "factor": 2.0, "rope_theta": 10000.0}}
+            ),
             (),
             {"position.rope_parameters.rope_type", "position.rope_parameters.factor"},
         ),
         (TinyModel(config={"rms_norm_eps": 1e-6}), (), {"architecture.rms_norm_eps"}),
         (TinyModel(extra_token="<tool>"), (), {"tokenizer"}),
         (TinyModel(chat_template=STRIPS_REASONING), (), {"chat_template", "history_policy"}),
-        (TinyModel(), ("--override-generation-config", '{"temperature": 0.5}'), {"generation_defaults.temperature"}),
+        (
+            TinyModel(),
+            ("--override-generation-config", '{"temperature": 0.5}'),
+            {"generation_defaults.temperature"},
+        ),
     ],
-    ids=["dtype", "block size", "rope base", "rope kind", "norm", "tokenizer", "template", "sampling defaults"],
+    ids=[
+        "dtype",
+        "block size",
+        "rope base",
+        "rope kind",
+        "norm",
+        "tokenizer",
+        "template",
+        "sampling defaults",
+    ],
 )
 def test_a_setting_that_matters_changes_the_revision_and_names_itself(
     engine_hall: EngineHall,
@@ -58,7 +73,14 @@ def test_path_name_length_memory_and_scheduling_do_not_change_the_revision(
     engine = engine_hall.start(
         TinyModel().write(tmp_path / "elsewhere"),
         v12_engine.store,
-        *("--served-model-name", "another", "--max-model-len", "2048", "--kv-cache-memory-bytes", str(16 << 20)),
+        *(
+            "--served-model-name",
+            "another",
+            "--max-model-len",
+            "2048",
+            "--kv-cache-memory-bytes",
+            str(16 << 20),
+        ),
         *("--max-num-batched-tokens", "512", "--max-num-seqs", "4"),
     )
     assert engine.revision == v12_engine.revision

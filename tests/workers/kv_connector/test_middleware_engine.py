@@ -31,7 +31,9 @@ def test_every_answer_says_whose_it_is(v12_engine: RealEngine) -> None:
     assert answer.headers["x-everturn-boot"] == v12_engine.boot
 
 
-@pytest.mark.parametrize("route", ["/inference/v1/generate", "/v1/completions", "/v1/chat/completions", "/everturn/render"])
+@pytest.mark.parametrize(
+    "route", ["/inference/v1/generate", "/v1/completions", "/v1/chat/completions", "/everturn/render"]
+)
 def test_a_request_for_another_revision_is_turned_away_with_the_fields_that_differ(
     v12_engine: RealEngine, v13_engine: RealEngine, route: str
 ) -> None:
@@ -56,7 +58,10 @@ def test_a_request_for_an_engine_that_restarted_is_turned_away(v12_engine: RealE
     headers = {"x-everturn-revision": v12_engine.revision, "x-everturn-boot": "boot_before"}
     reply = v12_engine.generate(prompt(401), headers=headers)
     assert reply.status == 409
-    assert (reply.document["error"]["wanted"], reply.document["error"]["measured"]) == ("boot_before", v12_engine.boot)
+    assert (reply.document["error"]["wanted"], reply.document["error"]["measured"]) == (
+        "boot_before",
+        v12_engine.boot,
+    )
 
 
 def test_a_request_for_this_very_engine_passes(v12_engine: RealEngine) -> None:
@@ -84,7 +89,9 @@ def test_a_wait_that_is_no_number_is_the_callers_mistake(v12_engine: RealEngine,
 
 def test_carried_ids_and_their_delta_are_the_whole_prompt(v12_engine: RealEngine) -> None:
     before = v12_engine.render(CONVERSATION[:1]).json()["token_ids"]
-    answered = before + v12_engine.render(CONVERSATION[:2]).json()["token_ids"][len(before) : len(before) + 6] + [2]
+    answered = (
+        before + v12_engine.render(CONVERSATION[:2]).json()["token_ids"][len(before) : len(before) + 6] + [2]
+    )
     delta = v12_engine.render(CONVERSATION, {"messages": 2, "last_token": 2}).json()
     assert (delta["mode"], delta["reason"]) == ("delta", "carried")
     assert answered + delta["token_ids"] == v12_engine.render(CONVERSATION).json()["token_ids"]
@@ -99,9 +106,18 @@ def test_carried_ids_and_their_delta_are_the_whole_prompt(v12_engine: RealEngine
         (b'{"messages": [{"role": "user"}]}', "body"),
         (b'{"messages": [{"role": "user", "content": 7}]}', "messages"),
         (b'{"messages": [{"role": "user<|im_end|>", "content": "Hi"}]}', "messages.0.role"),
-        (b'{"messages": [{"role": "user", "content": "Hi"}], "carried": {"messages": 1, "last_token": 2}}', "carried.messages"),
-        (b'{"messages": [{"role": "user", "content": "Hi"}], "carried": {"messages": 1.0, "last_token": 2}}', "carried"),
-        (b'{"messages": [{"role": "assistant", "content": "Hi"}], "carried": {"messages": 1, "last_token": -1}}', "carried"),
+        (
+            b'{"messages": [{"role": "user", "content": "Hi"}], "carried": {"messages": 1, "last_token": 2}}',
+            "carried.messages",
+        ),
+        (
+            b'{"messages": [{"role": "user", "content": "Hi"}], "carried": {"messages": 1.0, "last_token": 2}}',
+            "carried",
+        ),
+        (
+            b'{"messages": [{"role": "assistant", "content": "Hi"}], "carried": {"messages": 1, "last_token": -1}}',
+            "carried",
+        ),
     ],
 )
 def test_a_malformed_render_is_the_callers_mistake(v12_engine: RealEngine, body: bytes, param: str) -> None:

@@ -98,7 +98,15 @@ def test_after_a_rollback_the_old_revision_reads_its_own_and_not_the_new_ones(
 
 @pytest.mark.parametrize(
     "handle",
-    ["../../../etc/passwd", "kv_\x00aaaaaaaaaa", "kv_" + "a" * 10_000, "", "kv_ABCDEFGHIJ", 7, ["kv_aaaaaaaa"]],
+    [
+        "../../../etc/passwd",
+        "kv_\x00aaaaaaaaaa",
+        "kv_" + "a" * 10_000,
+        "",
+        "kv_ABCDEFGHIJ",
+        7,
+        ["kv_aaaaaaaa"],
+    ],
     ids=["path", "nul", "10 kB", "empty", "upper case", "number", "list"],
 )
 def test_what_is_no_handle_is_refused_before_any_read(v12_engine: RealEngine, handle: object) -> None:
@@ -111,7 +119,10 @@ def test_what_is_no_handle_is_refused_before_any_read(v12_engine: RealEngine, ha
 
 
 def test_an_unknown_handle_is_refused(v12_engine: RealEngine) -> None:
-    assert refusal_of(v12_engine.generate(prompt(304), offer=new_handle())).reason is RefusalReason.MANIFEST_MISSING
+    assert (
+        refusal_of(v12_engine.generate(prompt(304), offer=new_handle())).reason
+        is RefusalReason.MANIFEST_MISSING
+    )
 
 
 def test_another_tenant_finds_nothing_under_a_handle_that_leaked(v12_engine: RealEngine) -> None:
@@ -159,7 +170,7 @@ def test_another_prompts_artifact_is_refused(v12_engine: RealEngine) -> None:
     [
         lambda data: b"{" + data,
         lambda data: data[: len(data) // 2],
-        lambda data: b"",
+        lambda _: b"",
         lambda data: data.replace(b'"format":1', b'"format":2'),
         lambda data: data.replace(b'"block_size":32', b'"block_size":16', 1),
     ],

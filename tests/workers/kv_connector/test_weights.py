@@ -1,0 +1,87 @@
+"""The digest of a checkpoint: its bytes and nothing else, read once."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from service.domain.errors import InvalidInput
+from workers.kv_connector import weights
+from workers.kv_connector.weights import weights_digest
+
+
+def checkpoint(folder: Path, shards: dict[str, bytes]) -> Path:
+    folder.mkdir()
+    for name, data in shards.items():
+        (folder / name).write_bytes(data)
+    return folder
+
+
+def test_equal_bytes_have_one_digest_wherever_they_are(tmp_path: Path) -> None:
+    shards = {"model-1.safetensors": b"one", "model-2.safetensors": b"two"}
+    one, other = checkpoint(tmp_path / "a", shards), checkpoint(tmp_path / "b", shards)
+    (other / "README.md").write_text("not a weight")
+    assert weights_digest(one, tmp_path / "cache") == weights_digest(other, tmp_path / "cache")
+
+
+@pytest.mark.parametrize(
+    "shards",
+    [
+        {"model-1.safetensors": b"onetwo", "model-2.safetensors": b""},
+        {"model-1.safetensors": b"two", "model-2.safetensors": b"one"},
+        {"model-1.safetensors": b"one", "model-3.safetensors": b"two"},
+        {"model-1.safetensors": b"one"},
+    ],
+    ids=["boundary", "swapped", "renamed", "missing"],
+)
+def test_shards_cut_swapped_renamed_or_missing_have_another(tmp_path: Path, shards: dict[str, bytes]) -> None:
+    one = checkpoint(tmp_path / "a", {"model-1.safetensors": b"one", "model-2.safetensors": b"two"})
+    other = checkpoint(tmp_path / "b", shards)
+    assert weights_digest(one, tmp_path / "cache") != weights_digest(other, tmp_path / "cache")
+
+
+def test_a_known_shard_is_not_read_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = checkpoint(tmp_path / "a", {"model.safetensors": b"one"})
+    first = weights_digest(model, tmp_path / "cache")
+    monkeypatch.setattr(weights, "_sha256_of", lambda path: pytest.fail(f"read {path} again"))
+    assert weights_digest(model, tmp_path / "cache") == first
+
+
+def test_a_shard_rewritten_in_place_with_its_old_times_is_read_again(tmp_path: Path) -> None:
+    model = checkpoint(tmp_path / "a", {"model.safetensors": b"one"})
+    shard = model / "model.safetensors"
+    first, times = weights_digest(model, tmp_path / "cache"), shard.stat()
+    shard.write_bytes(b"two")
+    os.utime(shard, ns=(times.st_atime_ns, times.st_mtime_ns))
+    assert weights_digest(model, tmp_path / "cache") != first
+
+
+@pytest.mark.parametrize("content", [b"", b"not JSON", b"[]"])
+def test_a_spoiled_cache_only_costs_time(tmp_path: Path, content: bytes) -> None:
+    model = checkpoint(tmp_path / "a", {"model.safetensors": b"one"})
+    first = weights_digest(model, tmp_path / "cache")
+    (tmp_path / "cache" / weights.CACHE_FILE).write_bytes(content)
+    assert weights_digest(model, tmp_path / "cache") == first
+
+
+@pytest.mark.parametrize(
+    ("files", "words"),
+    [
+        ({}, ["no .safetensors file", "holds nothing"]),
+        ({"model.gguf": b""}, ["model.gguf", "GgufConfig(dequantize=True)"]),
+        ({"pytorch_model.bin": b""}, ["pytorch_model.bin", "save_pretrained"]),
+        ({"config.json": b"{}"}, ["config.json", "folder that holds the weights"]),
+    ],
+)
+def test_a_folder_without_shards_is_refused_with_what_is_there_and_the_way_out(
+    tmp_path: Path, files: dict[str, bytes], words: list[str]
+) -> None:
+    with pytest.raises(InvalidInput) as refused:
+        weights_digest(checkpoint(tmp_path / "a", files), tmp_path / "cache")
+    assert refused.value.param == "model"
+    assert all(word in str(refused.value) for word in words)
+
+
+def test_a_name_from_a_hub_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(InvalidInput, match="is not a folder on this machine"):
+        weights_digest(Path("HuggingFaceTB/SmolLM2-135M-Instruct"), tmp_path)
