@@ -12,6 +12,7 @@ from stack.ports import find_free_port
 from tests.domain.descriptors import V12, V13
 from tests.workers.fake_api import FakeApi, serving
 from tests.workers.launched import Launched, gone, identity, until
+from workers.engine_probe import TIMEOUT_S
 
 TERM, KILL, STOP, CONT = signal.SIGTERM, signal.SIGKILL, signal.SIGSTOP, signal.SIGCONT
 
@@ -77,6 +78,18 @@ def test_an_engine_outlives_an_api_that_is_away(launched: Launched, api: FakeApi
     status, said = launched.end()
     assert status == 0
     assert said.count("503") == 2, "once for each time away"
+
+
+def test_a_key_that_is_refused_later_does_not_end_the_engine(launched: Launched, api: FakeApi) -> None:
+    serve(launched, api)
+    api.refuse = (401, "no such key")
+    seen = len(api.calls)
+    until(lambda: len(api.calls) > seen + 1, "it gave up")
+    (launched.folder / "key").write_text("new-key")
+    api.refuse = None
+    before = beats(api)
+    until(lambda: beats(api) > before, "it never came back")
+    assert api.calls[-1].key == "Bearer new-key"
 
 
 def test_an_engine_waits_for_an_api_that_is_not_there_yet(launched: Launched) -> None:
@@ -157,9 +170,9 @@ def test_an_engine_whose_core_died_is_ended(launched: Launched, api: FakeApi) ->
 def test_a_silent_engine_gets_no_heartbeats_until_it_answers(launched: Launched, api: FakeApi) -> None:
     serve(launched, api)
     os.kill(launched.engine_pid(), STOP)
-    time.sleep(2.0)
+    time.sleep(TIMEOUT_S + 0.5)
     before = beats(api)
-    time.sleep(1.0)
+    time.sleep(TIMEOUT_S + 0.5)
     assert beats(api) == before
     os.kill(launched.engine_pid(), CONT)
     until(lambda: beats(api) > before, "it never came back")

@@ -1,0 +1,97 @@
+"""The launcher around a real vLLM, before a real API: registered as measured, drained without a lost word."""
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import httpx
+import pytest
+
+from stack.ports import find_free_port
+from tests.api.stack import Stack, running_stack
+from tests.workers.celery_worker import until
+from tests.workers.launched import REPOSITORY
+
+START_S = 120.0
+MANY_TOKENS = 1500
+
+pytestmark = pytest.mark.engine
+
+
+@pytest.fixture
+def stack(database: str) -> Iterator[Stack]:
+    with running_stack(database) as running:
+        yield running
+
+
+@pytest.fixture
+def launcher(
+    stack: Stack, engine_zygote: Path, tiny_v12: Path, tmp_path: Path
+) -> Iterator[subprocess.Popen[str]]:
+    (tmp_path / "key").write_text(stack.secrets.operator)
+    arguments = {
+        "--model": tiny_v12,
+        "--served-model-name": "chat",
+        "--port": find_free_port(),
+        "--api": stack.url,
+        "--key-file": tmp_path / "key",
+        "--store": tmp_path / "kv",
+        "--run-dir": tmp_path / "run",
+        "--zygote": engine_zygote,
+        "--kv-cache-memory-bytes": 32 << 20,
+    }
+    process = subprocess.Popen(
+        [
+            *(sys.executable, "-m", "workers.launcher"),
+            *(str(part) for pair in arguments.items() for part in pair),
+        ],
+        cwd=REPOSITORY,
+        env=dict(os.environ),
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    yield process
+    process.terminate()
+    process.communicate(timeout=60)
+
+
+def engines(stack: Stack) -> list[dict[str, str]]:
+    found: list[dict[str, str]] = stack.admin.get("/admin/engines").json()["data"]
+    return [e for e in found if e["state"] != "gone"]
+
+
+def running(address: str) -> int:
+    return int(httpx.get(f"{address}/load", trust_env=False).json()["server_load"])
+
+
+def generate(address: str, tokens: int) -> list[int]:
+    """As a turn that no stop token ends early."""
+    body = {
+        "token_ids": list(range(10, 50)),
+        "sampling_params": {"max_tokens": tokens, "temperature": 0, "ignore_eos": True},
+    }
+    answer = httpx.post(f"{address}/inference/v1/generate", json=body, timeout=60, trust_env=False)
+    found: list[int] = answer.raise_for_status().json()["choices"][0]["token_ids"]
+    return found
+
+
+def test_a_running_request_is_answered_before_its_engine_ends(
+    stack: Stack, launcher: subprocess.Popen[str]
+) -> None:
+    until(lambda: bool(engines(stack)), "the engine registers", START_S)
+    (engine,) = engines(stack)
+    with ThreadPoolExecutor(1) as pool:
+        request = pool.submit(generate, engine["address"], MANY_TOKENS)
+        until(lambda: running(engine["address"]) == 1, "the request runs")
+        launcher.send_signal(signal.SIGTERM)
+        until(lambda: engines(stack)[0]["state"] == "draining", "the engine drains")
+        assert running(engine["address"]) == 1, "it was not cut off"
+        assert len(request.result(timeout=60)) == MANY_TOKENS
+    _, said = launcher.communicate(timeout=60)
+    assert launcher.returncode == 0, said
+    assert "still running" not in said
+    assert engines(stack) == []
