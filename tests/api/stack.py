@@ -120,13 +120,13 @@ class Stack:
         headers = body.pop("headers", {})
         return self.http.post("/v1/responses", json=body, headers=headers)
 
-    def ask(self, text: str, **body: Any) -> dict[str, Any]:
+    def ask(self, text: str, /, **body: Any) -> dict[str, Any]:
         answer = self.post(input=text, **body)
         assert answer.status_code == 200, answer.text
         result: dict[str, Any] = answer.json()
         return result
 
-    def stream(self, text: str, **body: Any) -> list[dict[str, Any]]:
+    def stream(self, text: str, /, **body: Any) -> list[dict[str, Any]]:
         headers = body.pop("headers", {})
         asked = body | {"input": text, "stream": True}
         with self.http.stream("POST", "/v1/responses", json=asked, headers=headers) as answer:

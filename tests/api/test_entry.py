@@ -1,0 +1,125 @@
+"""`python -m service`, as an operator starts it: it serves, or says in one line why not."""
+
+import os
+import signal
+import socket
+import stat
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import httpx
+import pytest
+
+from service.__main__ import main
+from tests.api.stack import eventually
+
+
+def run(environment: dict[str, str], *arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "service", *arguments],
+        env={"PATH": os.environ["PATH"]} | environment,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+@contextmanager
+def served(url: str, port: int) -> Iterator[subprocess.Popen[bytes]]:
+    environment = {"EVERTURN_DATABASE_URL": url, "EVERTURN_PORT": str(port), "PATH": os.environ["PATH"]}
+    with subprocess.Popen(
+        [sys.executable, "-m", "service"], env=environment, stderr=subprocess.PIPE
+    ) as process:
+        yield process
+        process.kill()
+
+
+def answers(port: int) -> bool:
+    try:
+        return httpx.get(f"http://127.0.0.1:{port}/readyz").status_code == 200
+    except httpx.HTTPError:
+        return False
+
+
+def test_it_migrates_an_empty_database_serves_and_stops_on_sigterm(empty_database: str) -> None:
+    port = free_port()
+    with served(empty_database, port) as process:
+        eventually(lambda: answers(port))
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(20) in (0, -signal.SIGTERM)
+
+
+def test_a_port_in_use_is_one_clear_line(empty_database: str) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        ended = run({"EVERTURN_DATABASE_URL": empty_database, "EVERTURN_PORT": str(port)})
+    assert ended.returncode == 1
+    assert ended.stderr.count("\n") == 1
+    assert f"127.0.0.1:{port}" in ended.stderr
+
+
+@pytest.mark.parametrize(
+    ("environment", "named"),
+    [
+        ({}, "EVERTURN_DATABASE_URL"),
+        (
+            {"EVERTURN_DATABASE_URL": "postgresql://u:secret@127.0.0.1:1/x", "EVERTURN_PORT": "0"},
+            "EVERTURN_PORT",
+        ),
+        ({"EVERTURN_DATABASE_URL": "postgresql://u:secret@127.0.0.1:1/x"}, "EVERTURN_DATABASE_URL"),
+        ({"EVERTURN_DATABASE_URL": "mysql://u:secret@127.0.0.1/x"}, "PostgreSQL 18"),
+    ],
+)
+def test_what_cannot_start_says_why_without_a_secret(environment: dict[str, str], named: str) -> None:
+    ended = run(environment | ({"EVERTURN_PORT": str(free_port())} | environment))
+    assert ended.returncode == 1
+    assert ended.stderr.count("\n") == 1
+    assert named in ended.stderr
+    assert "secret" not in ended.stderr
+
+
+def test_bootstrap_keeps_its_keys_for_their_owner_only_and_makes_them_once(
+    empty_database: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("EVERTURN_DATABASE_URL", empty_database)
+    kept = tmp_path / "keys.json"
+    assert main(["bootstrap", "--tenant", "acme", "--out", str(kept)]) == 0
+    first = kept.read_text()
+    assert stat.S_IMODE(kept.stat().st_mode) == 0o600
+    assert main(["bootstrap", "--tenant", "acme", "--out", str(kept)]) == 0
+    assert kept.read_text() == first
+
+
+def test_bootstrap_makes_new_keys_for_a_new_database(
+    empty_database: str, database: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kept = tmp_path / "keys.json"
+    monkeypatch.setenv("EVERTURN_DATABASE_URL", empty_database)
+    assert main(["bootstrap", "--out", str(kept)]) == 0
+    first = kept.read_text()
+    monkeypatch.setenv("EVERTURN_DATABASE_URL", database)
+    assert main(["bootstrap", "--out", str(kept)]) == 0
+    assert kept.read_text() != first
+
+
+def test_bootstrap_leaves_a_file_that_is_not_its_own(
+    empty_database: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("EVERTURN_DATABASE_URL", empty_database)
+    foreign = tmp_path / "notes.txt"
+    foreign.write_text("mine")
+    assert main(["bootstrap", "--out", str(foreign)]) == 1
+    assert foreign.read_text() == "mine"
+    assert str(foreign) in capsys.readouterr().err

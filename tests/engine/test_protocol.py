@@ -1,0 +1,157 @@
+"""The wire to the engine: what is sent, and what each answer means."""
+
+import json
+from dataclasses import replace
+
+import pytest
+
+from service.domain.artifact import ArtifactId, BootId
+from service.domain.conversation import Item
+from service.domain.errors import EngineFailed, InvalidInput, RevisionMismatch
+from service.domain.events import ItemId, Role, Sampling, TenantId
+from service.domain.evidence import Evidence, KvRequest
+from service.domain.revision import RevisionDigest
+from service.engine import protocol
+from service.engine.protocol import Carried, Chunk, Done, GenerateSpec, Rendered, RenderMode
+
+REVISION = RevisionDigest("rev_" + "a" * 64)
+SPEC = GenerateSpec(
+    prompt=(1, 2, 3),
+    sampling=Sampling(max_output_tokens=9, temperature=0.5, top_p=0.9),
+    kv=KvRequest(attempt="resp_1.2", tenant="acme", offer="kv_12345678", publish=ArtifactId("kv_87654321")),
+    revision=REVISION,
+    boot=BootId("boot_1"),
+    cache_salt="salt",
+)
+
+
+def line(**choice: object) -> str:
+    fields = {"token_ids": [], "text": "", "finish_reason": None, "logprobs": None} | choice
+    return "data: " + json.dumps({"choices": [fields]})
+
+
+def test_a_request_names_the_engine_that_it_is_meant_for() -> None:
+    headers, body = protocol.build_generate(SPEC, stream=True)
+    assert headers == {"x-everturn-revision": REVISION, "x-everturn-boot": "boot_1"}
+    assert body["token_ids"] == [1, 2, 3]
+    assert body["output_mode"] == "text"
+    assert body["stream"] is True
+    assert body["cache_salt"] == "salt"
+    assert body["kv_transfer_params"]["everturn"]["offer"] == "kv_12345678"
+    assert KvRequest.from_params(body["kv_transfer_params"]) == SPEC.kv
+
+
+def test_sampling_is_sent_whole_and_logprobs_only_when_asked_for() -> None:
+    _, body = protocol.build_generate(SPEC, stream=False)
+    sampling = body["sampling_params"]
+    assert (sampling["max_tokens"], sampling["temperature"], sampling["top_p"]) == (9, 0.5, 0.9)
+    assert "logprobs" not in sampling
+    _, body = protocol.build_generate(replace(SPEC, logprobs=1), stream=False)
+    assert body["sampling_params"]["logprobs"] == 1
+
+
+def test_top_p_of_zero_is_sent_as_the_least_that_the_engine_takes() -> None:
+    greedy = replace(SPEC, sampling=replace(SPEC.sampling, top_p=0.0))
+    assert protocol.build_generate(greedy, stream=True)[1]["sampling_params"]["top_p"] > 0
+
+
+def test_attempts_of_one_turn_share_a_seed_and_turns_do_not() -> None:
+    def seed(attempt: str) -> int:
+        spec = replace(SPEC, kv=replace(SPEC.kv, attempt=attempt))
+        sampled: int = protocol.build_generate(spec, stream=True)[1]["sampling_params"]["seed"]
+        return sampled
+
+    assert seed("resp_1.1") == seed("resp_1.2")
+    assert seed("resp_1.1") != seed("resp_2.1")
+
+
+def test_the_cache_salt_parts_tenants_and_revisions() -> None:
+    other = RevisionDigest("rev_" + "b" * 64)
+    salts = {
+        protocol.cache_salt(revision, TenantId(tenant))
+        for revision in (REVISION, other)
+        for tenant in ("a", "b")
+    }
+    assert len(salts) == 4
+
+
+def test_chunks_of_a_stream() -> None:
+    assert protocol.parse_chunk(line(token_ids=[7], text="x")) == Chunk(
+        token_ids=(7,), text="x", finish_reason=None
+    )
+    last = protocol.parse_chunk(line(token_ids=[8], finish_reason="stop"))
+    assert isinstance(last, Chunk)
+    assert last.finish_reason == "stop"
+    assert protocol.parse_chunk("data: [DONE]") == Done()
+    assert protocol.parse_chunk("") is None
+    assert protocol.parse_chunk(": ping") is None
+    assert protocol.parse_chunk('data: {"choices": [], "usage": {}}') is None
+
+
+def test_logprobs_of_a_chunk() -> None:
+    chunk = protocol.parse_chunk(line(token_ids=[7], logprobs={"content": [{"logprob": -0.5}]}))
+    assert isinstance(chunk, Chunk)
+    assert chunk.logprobs == (-0.5,)
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        line(finish_reason="abort"),
+        line(finish_reason="error"),
+        line(finish_reason="abort", token_ids=[1, 2], text="half"),
+        'data: {"error": {"message": "KV load failure"}}',
+        "data: not json",
+        "data: [1]",
+    ],
+)
+def test_a_stream_that_gives_up_is_a_failure_of_the_engine(data: str) -> None:
+    with pytest.raises(EngineFailed):
+        protocol.parse_chunk(data)
+
+
+def test_a_render_says_which_messages_are_carried() -> None:
+    items = [Item(id=ItemId("msg_1"), role=Role.USER, text="hi")]
+    assert protocol.build_render(items, Carried(messages=1, last_token=4)) == {
+        "messages": [{"role": "user", "content": "hi"}],
+        "carried": {"messages": 1, "last_token": 4},
+    }
+    assert protocol.build_render(items, None)["carried"] is None
+    body = json.dumps({"token_ids": [1, 2], "mode": "delta", "reason": None}).encode()
+    assert protocol.parse_render(200, body) == Rendered(token_ids=(1, 2), mode=RenderMode.DELTA, reason="")
+
+
+@pytest.mark.parametrize("body", [b"{}", b"[]", b"x", b'{"token_ids": [1], "mode": "half", "reason": ""}'])
+def test_a_render_that_cannot_be_read_is_a_failure_of_the_engine(body: bytes) -> None:
+    with pytest.raises(EngineFailed):
+        protocol.parse_render(200, body)
+
+
+def test_evidence_survives_the_wire_and_an_unknown_attempt_is_none() -> None:
+    evidence = Evidence(attempt="resp_1.1", boot=BootId("boot_1"), revision=REVISION, prompt_tokens=3)
+    assert protocol.parse_evidence(200, json.dumps(evidence.to_json()).encode()) == evidence
+    assert protocol.parse_evidence(404, b"{}") is None
+    with pytest.raises(EngineFailed):
+        protocol.parse_evidence(200, b'{"attempt": 1}')
+
+
+def test_a_conflict_is_another_revision_with_its_fields() -> None:
+    error = {"type": "revision_mismatch", "wanted": "w", "measured": "m", "differing_fields": ["weights"]}
+    mismatch = protocol.failure(409, json.dumps({"error": error}).encode())
+    assert mismatch == RevisionMismatch("w", "m", ("weights",))
+
+
+@pytest.mark.parametrize(
+    ("status", "kind"), [(400, InvalidInput), (422, InvalidInput), (500, EngineFailed), (503, EngineFailed)]
+)
+def test_whose_fault_a_refused_request_is(status: int, kind: type[Exception]) -> None:
+    failed = protocol.failure(status, b'{"error": {"message": "too long."}}')
+    assert type(failed) is kind
+    assert "too long" in str(failed)
+    assert type(protocol.failure(status, b"<html>")) is kind
+
+
+def test_an_answer_without_choices_is_a_failure() -> None:
+    with pytest.raises(EngineFailed):
+        protocol.parse_answer(200, b'{"choices": []}')
+    assert protocol.parse_answer(200, line(token_ids=[1])[6:].encode()).token_ids == (1,)
