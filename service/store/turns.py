@@ -79,7 +79,7 @@ def renew_lease(conn: Connection, *, turn: TurnId, owner: str, lease_s: float) -
     """False once the turn is closed or another's."""
     query = (
         update(turns)
-        .where(turns.c.turn_id == turn, turns.c.owner == owner, ~turns.c.closed)
+        .where(turns.c.turn_id == turn, turns.c.owner == owner)
         .values(lease_expires_at=lease_end(lease_s))
     )
     return conn.execute(query).rowcount == 1
