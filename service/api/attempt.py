@@ -16,7 +16,6 @@ from service.engine import client
 from service.engine.protocol import Carried, GenerateSpec, Rendered, RenderMode, cache_salt
 from service.turn_flow import refused_by
 
-
 EVIDENCE_TRIES = 20
 EVIDENCE_PAUSE_S = 0.05
 

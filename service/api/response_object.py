@@ -1,5 +1,6 @@
 """OpenAI's objects, built from what is stored: the same for the first answer and for every later reading."""
 
+from dataclasses import replace
 from typing import Any
 
 from service.conversation_flow import StoredConversation, StoredTurn
@@ -55,6 +56,12 @@ def status_of(turn: Turn) -> str:
             return "in_progress"
 
 
+def opening_object(stored: StoredTurn) -> dict[str, Any]:
+    """The response as it is before there is an answer, also where there is one by now."""
+    turn = replace(stored.turn, state=TurnState.STARTED, completed=None, failed=None)
+    return response_object(replace(stored, turn=turn, completed_at=None))
+
+
 def response_object(stored: StoredTurn) -> dict[str, Any]:
     turn, started, completed = stored.turn, stored.turn.started, stored.turn.completed
     status = status_of(turn)
@@ -85,7 +92,7 @@ def response_object(stored: StoredTurn) -> dict[str, Any]:
         "tools": [],
         "top_p": started.sampling.top_p,
         "truncation": "disabled",
-        "usage": _usage(completed) if completed else None,
+        **({"usage": _usage(completed)} if completed else {}),
         "metadata": dict(started.metadata),
         **_provenance(stored),
     }

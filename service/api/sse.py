@@ -11,7 +11,13 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from typing import Any
 
 from service.api.channel import TurnChannel, View
-from service.api.response_object import output_message, output_text, response_object, status_of
+from service.api.response_object import (
+    opening_object,
+    output_message,
+    output_text,
+    response_object,
+    status_of,
+)
 from service.conversation_flow import StoredTurn
 from service.domain.events import ItemId, TurnCompleted
 
@@ -27,7 +33,7 @@ async def turn_events(
     """`load` reads the turn as it is stored now."""
     writer = _Writer()
     stored = await load()
-    opening = response_object(stored) | {"status": "in_progress", "output": [], "error": None, "usage": None}
+    opening = opening_object(stored)
     for name in ("response.created", "response.in_progress"):
         yield writer.event(name, response=opening)
     view = None
