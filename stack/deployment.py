@@ -64,6 +64,7 @@ class Deployment:
         self._valkey = EmbeddedValkey(self.data / "valkey")
         self._children: list[Child] = []
         self._servers_run = False
+        self._worker: Child | None = None
 
     def __enter__(self) -> Self:
         try:
@@ -86,20 +87,23 @@ class Deployment:
     def database_dsn(self) -> str:
         return self._postgres.dsn()
 
-    def start_worker(self) -> Child:
+    @property
+    def worker(self) -> Child:
+        if self._worker is None:
+            raise RuntimeError("the deployment is not started")
+        return self._worker
+
+    def restart_worker(self) -> None:
+        """Ends it first, unless it has ended by itself."""
+        if self._worker is not None:
+            self.release(self._worker)
         argv = ["-m", "celery", "--app", "workers.celery_app", "worker", "--beat", "--concurrency", "2"]
         schedule = ["--schedule", str(self.data / "run" / "beat")]
-        queues = [
-            "--queues",
-            "interactive,background",
-            "--loglevel",
-            "INFO",
-            "--without-mingle",
-            "--without-gossip",
-        ]
-        child = self._child("Celery worker", [*argv, *schedule, *queues], stop_s=WORKER_STOP_S)
+        queues = ["--queues", "interactive,background", "--loglevel", "INFO"]
+        alone = ["--without-mingle", "--without-gossip"]
+        child = self._child("Celery worker", [*argv, *schedule, *queues, *alone], stop_s=WORKER_STOP_S)
         child.wait_ready(lambda: " ready." in child.log_tail(), timeout_s=WORKER_START_S)
-        return child
+        self._worker = child
 
     def start_engine(self, spec: EngineSpec) -> Child:
         """Returns once the engine is registered and serves; `release` ends it."""
@@ -170,7 +174,7 @@ class Deployment:
             api.wait_ready(self._answers, timeout_s=API_START_S)
             self._bootstrap()
         with self._progress.step("the Celery worker starts"):
-            self.start_worker()
+            self.restart_worker()
         with self._progress.step("vLLM is imported, once for all engines"):
             zygote.wait_ready(self._zygote_listens, timeout_s=ZYGOTE_START_S)
 
@@ -201,14 +205,14 @@ class Deployment:
         return Program(
             name=name,
             argv=[sys.executable, *arguments],
-            env={**self._environment, **self._settings()},
+            env={**self._environment, **self.settings()},
             cwd=Path(__file__).resolve().parent.parent,
             log=self.logs / f"{name.lower().replace(' ', '-')}.log",
             stop=((Signals.SIGTERM, stop_s),),
         )
 
-    def _settings(self) -> dict[str, str]:
-        """PostgreSQL and Valkey know their addresses once they run; the zygote starts before and needs neither."""
+    def settings(self) -> dict[str, str]:
+        """As environment. PostgreSQL and Valkey know their addresses once they run; the zygote starts before that."""
         known = {"EVERTURN_PORT": str(self.port), "PYTHONUNBUFFERED": "1"}
         if self._servers_run:
             known |= {

