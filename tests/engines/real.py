@@ -139,13 +139,22 @@ class EngineHall:
         return self._shared[key]
 
     def start(
-        self, model: Path, store: Path, *extra: str, env: Mapping[str, str] | None = None
+        self,
+        model: Path,
+        store: Path,
+        *extra: str,
+        env: Mapping[str, str] | None = None,
+        kv_load_failure_policy: str = "fail",
     ) -> RealEngine:
         options = _options(model, store, self._folder, find_free_port(), extra)
         options.own_dir.mkdir(parents=True)
         boot = BootId(f"boot_{secrets.token_hex(8)}")
         command = vllm_command(options, boot, dict(os.environ))
-        pid = start_engine(self._zygote, command.arguments, dict(command.env) | dict(env or {}), options.log)
+        policy = '"kv_load_failure_policy": "{}"'.format
+        arguments = [
+            part.replace(policy("fail"), policy(kv_load_failure_policy)) for part in command.arguments
+        ]
+        pid = start_engine(self._zygote, arguments, dict(command.env) | dict(env or {}), options.log)
         engine = RealEngine(
             url=options.local_address,
             boot=boot,

@@ -40,6 +40,14 @@ def descriptor(engine: RealEngine) -> Descriptor:
             ("--override-generation-config", '{"temperature": 0.5}'),
             {"generation_defaults.temperature"},
         ),
+        (
+            TinyModel(),
+            (
+                "--speculative-config",
+                '{"method": "ngram", "num_speculative_tokens": 2, "prompt_lookup_max": 3}',
+            ),
+            {"draft_model"},
+        ),
     ],
     ids=[
         "dtype",
@@ -50,6 +58,7 @@ def descriptor(engine: RealEngine) -> Descriptor:
         "tokenizer",
         "template",
         "sampling defaults",
+        "draft",
     ],
 )
 def test_a_setting_that_matters_changes_the_revision_and_names_itself(

@@ -290,6 +290,34 @@ def test_a_publication_into_a_store_that_cannot_be_written_fails_alone(
     engine_hall.stop(engine)
 
 
+def test_an_engine_that_recomputes_after_a_refused_load_answers_as_if_cold(
+    engine_hall: EngineHall, v12_engine: RealEngine, tiny_v12: Path
+) -> None:
+    ids = prompt(316)
+    handle = published(v12_engine, ids)
+    flip_one_bit(block_files(v12_engine, handle)[3])
+    engine = engine_hall.start(tiny_v12, v12_engine.store, kv_load_failure_policy="recompute")
+    reply = engine.generate(ids, offer=handle, publish=new_handle())
+    assert reply.status == 200
+    assert refusal_of(reply).reason is RefusalReason.CHECKSUM_MISMATCH
+    assert reply.known.publish_failure == "this attempt was promised KV that was then refused"
+    assert_equals_cold(engine, reply, ids)
+    engine_hall.stop(engine)
+
+
+def test_a_sliding_window_keeps_too_little_to_be_carried(
+    engine_hall: EngineHall, kv_store: Path, tmp_path: Path
+) -> None:
+    config = {"architectures": ["MistralForCausalLM"], "model_type": "mistral", "sliding_window": 64}
+    engine = engine_hall.start(TinyModel(config=config).write(tmp_path / "model"), kv_store)
+    ids = prompt(317)
+    reply = engine.generate(ids, offer=new_handle(), publish=new_handle())
+    assert refusal_of(reply).reason is RefusalReason.LAYOUT_UNSUPPORTED
+    assert reply.known.publish_failure == "KV of kind SlidingWindowSpec is not carried"
+    assert_equals_cold(engine, reply, ids)
+    engine_hall.stop(engine)
+
+
 def test_an_engine_that_may_load_adapters_has_no_revision_and_refuses_everything(
     engine_hall: EngineHall, v12_engine: RealEngine, tiny_v12: Path
 ) -> None:
