@@ -16,11 +16,13 @@ from workers.vllm_command import PROGRAM, Command
 
 TAIL_BYTES = 64 * 2**10
 LARGEST_LOG_BYTES = 16 * 2**20
-COMPLAINT = re.compile(r"\b(FATAL|CRITICAL|ERROR)\b|\w*(Error|Exception)\b|\berror:", re.ASCII)
-# Lines that match but only point elsewhere.
-POINTER = re.compile(r"See root cause above|Traceback \(most recent call last\)")
+LONGEST_LINE = 600
 # As in "(EngineCore pid=17) ERROR 01-31 12:00:00 [core.py:1099] ".
-LOG_PREFIX = re.compile(r"^\s*(\(\w+ pid=\d+\)\s*)?([A-Z]+ [\d-]+ [\d:]+ \[[^]]*\]\s*)?")
+LOG_PREFIX = re.compile(r"^(\(\w+ pid=\d+\) )?([A-Z]+ [\d-]+ [\d:]+ \[[^]]*\] ?)?")
+# An exception's own line: those of its traceback are indented.
+COMPLAINT = re.compile(r"([\w.]*(Error|Exception): |\S+: error: |FATAL|CRITICAL)", re.ASCII)
+# Lines that match but only point elsewhere.
+POINTER = re.compile(r"See root cause above|See stack trace for root cause")
 
 
 class EngineProcess:
@@ -107,10 +109,14 @@ class EngineProcess:
 
 
 def last_meaningful_line(text: str) -> str:
-    """The last line that complains, else the last that says anything; without the logger's own prefix."""
-    lines = [line for line in text.splitlines() if LOG_PREFIX.sub("", line).strip()]
-    complaints = [line for line in lines if COMPLAINT.search(line) and not POINTER.search(line)]
-    return LOG_PREFIX.sub("", (complaints or lines or [""])[-1]).strip()
+    """The last exception that is its own cause, with its detail; else the last line that says anything."""
+    lines = [line for raw in text.splitlines() if (line := LOG_PREFIX.sub("", raw).rstrip())]
+    complaints = [at for at, line in enumerate(lines) if COMPLAINT.match(line) and not POINTER.search(line)]
+    if not complaints:
+        return lines[-1].strip() if lines else ""
+    at = complaints[-1]
+    detail = [line.strip() for line in lines[at + 1 : at + 2] if line.startswith("  ")]
+    return " ".join([lines[at], *detail])[:LONGEST_LINE]
 
 
 def _make_room(log: Path) -> int:
