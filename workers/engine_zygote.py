@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 API_SERVER = "vllm.entrypoints.launchers.api_server.entry"
-IMPORTED_ONCE = (
+IMPORTED_ONCE: tuple[str, ...] = (
     API_SERVER,
     "vllm.v1.engine.core",
     "vllm.v1.executor.multiproc_executor",
@@ -77,7 +77,7 @@ def main(path: Path) -> None:
 
 def _serve(connection: socket.socket, listener: socket.socket) -> None:
     try:
-        request = json.loads(_receive(connection))
+        request = _parsed(_receive(connection))
         zygote = os.getpid()
         pid = os.fork()
         if pid == 0:
@@ -89,6 +89,13 @@ def _serve(connection: socket.socket, listener: socket.socket) -> None:
         connection.sendall(json.dumps(answer).encode())
     except OSError as error:
         sys.stderr.write(f"The zygote's client went away: {error}\n")
+
+
+def _parsed(data: bytes) -> dict[str, Any]:
+    request = json.loads(data)
+    if not isinstance(request, dict) or set(request) != {"argv", "env", "log"}:
+        raise ValueError("a request is an object of argv, env and log")
+    return request
 
 
 def _become_engine(request: dict[str, Any], zygote: int, inherited: Sequence[socket.socket]) -> None:

@@ -17,7 +17,6 @@ from service.domain.evidence import Loaded, Published, Refusal
 from service.domain.revision import Descriptor
 from tests.domain.descriptors import V13, with_text
 from tests.workers.kv_connector.paged_fakes import TENANT, Side, load_job, manifest_of, save, side
-from workers.kv_connector import loading
 from workers.kv_connector.store import BlockHeader
 
 HANDLE = "kv_0123456789"
@@ -111,11 +110,11 @@ def test_the_lease_is_checked_before_the_read_and_after_it(
     reader = side(tmp_path, seed=1)
     job = load_job(manifest_of(reader, HANDLE))
     clock = iter([job.expires_ms - 1, job.expires_ms])
-    monkeypatch.setattr(loading.time, "time_ns", lambda: next(clock) * 1_000_000)
+    monkeypatch.setattr(time, "time_ns", lambda: next(clock) * 1_000_000)
     assert reason(reader.loader.load(job, None)) is RefusalReason.LEASE_EXPIRED
     assert next(clock, None) is None
     expired = dataclasses.replace(job, expires_ms=0)
-    monkeypatch.setattr(loading.time, "time_ns", time.monotonic_ns)
+    monkeypatch.setattr(time, "time_ns", time.monotonic_ns)
     assert reason(reader.loader.load(expired, None)) is RefusalReason.LEASE_EXPIRED
 
 

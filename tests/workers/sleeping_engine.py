@@ -1,0 +1,24 @@
+"""A zygote whose engines are this file: they say what they were given, and sleep. `python sleeping_engine.py SOCKET`."""
+
+import os
+import sys
+import time
+from pathlib import Path
+
+from workers import engine_zygote
+
+
+def main() -> None:
+    """As vLLM's API server would be called."""
+    if "--fail" in sys.argv:
+        raise RuntimeError("no such model")
+    sys.stdout.write(f"{sys.argv[1:]} {sorted(os.environ)}\n")
+    sys.stdout.flush()
+    time.sleep(60)
+
+
+if __name__ == "__main__":
+    engine_zygote.IMPORTED_ONCE = ("json",)
+    engine_zygote.API_SERVER = "tests.workers.sleeping_engine"
+    engine_zygote._fork_workers = lambda: None
+    engine_zygote.main(Path(sys.argv[1]))
