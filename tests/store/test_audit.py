@@ -94,6 +94,13 @@ def test_a_turn_from_another_revisions_kv_shows_up(conn: Connection) -> None:
     )
 
 
+def test_another_revisions_kv_shows_up_even_if_nobody_knows_its_producer(conn: Connection) -> None:
+    row = answer(conn, completed(loaded=loaded(V12, STRANGER)))
+    assert row.first_divergence == f"prefill engine {STRANGER} never registered"
+    assert row.cross_revision
+    assert len(hits(conn)) == 1
+
+
 def test_an_artifact_that_lies_about_its_revision_shows_up_by_its_producer(conn: Connection) -> None:
     row = answer(conn, completed(loaded=loaded(V13, OLD_ENGINE)))
     assert row.first_divergence == (
