@@ -116,6 +116,8 @@ def _escaped(text: str) -> str:
 
 
 def _restored(text: str) -> str:
+    if _MARK not in text:
+        return text
     return _ESCAPED.sub(lambda found: chr(int(found[1], 16)), text)
 
 
