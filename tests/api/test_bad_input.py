@@ -1,5 +1,6 @@
 """What clients get wrong: one clear line each, with the parameter's name, in OpenAI's envelope."""
 
+from http.client import HTTPConnection
 from typing import Any
 
 import httpx
@@ -110,6 +111,16 @@ def test_a_body_over_the_limit_is_refused_with_the_limit(shared_stack: Stack, ch
     error = error_of(answer, 413)
     assert error["code"] == "body_too_large"
     assert str(shared_stack.settings.max_body_bytes) in error["message"]
+
+
+def test_a_client_that_sends_all_before_it_reads_gets_to_read_the_limit(shared_stack: Stack) -> None:
+    data = b'{"input": "' + b"x" * 30_000_000 + b'"}'
+    headers = {"authorization": f"Bearer {shared_stack.secrets.tenant}", "content-type": "application/json"}
+    connection = HTTPConnection(shared_stack.url.removeprefix("http://"))
+    connection.request("POST", "/v1/responses", data, headers)
+    answer = connection.getresponse()
+    assert (answer.status, b"body_too_large" in answer.read()) == (413, True)
+    connection.close()
 
 
 def test_another_media_type_is_refused(shared_stack: Stack) -> None:

@@ -67,6 +67,12 @@ async def test_a_stream_that_breaks_off_is_a_failure_of_the_engine(simulated: Si
         await collect(simulated, spec_of(simulated))
 
 
+async def test_a_stream_that_ends_before_its_answer_does_is_a_failure(simulated: SimulatedEngine) -> None:
+    simulated.faults.end_after = 2
+    with pytest.raises(EngineFailed):
+        await collect(simulated, spec_of(simulated))
+
+
 async def test_a_dead_address_is_a_failure_of_the_engine(simulated: SimulatedEngine) -> None:
     async with httpx.AsyncClient() as http:
         nowhere = replace(engine_of(simulated), address="http://127.0.0.1:1")

@@ -98,6 +98,8 @@ class Faults:
     """So many requests end at once with reason abort."""
     die_after: int | None = None
     """The connection breaks after so many words, once."""
+    end_after: int | None = None
+    """The stream is closed in good order after so many words, and the answer is not finished."""
     hold_after: int | None = None
     """Waits for `release` after so many words, once."""
     release: threading.Event = field(default_factory=threading.Event)
@@ -248,6 +250,8 @@ class SimulatedEngine:
                 self.faults.die_after = None
                 msg = "the engine dies here"
                 raise ConnectionAbortedError(msg)
+            if self.faults.end_after == number:
+                break
             if self.faults.hold_after == number:
                 self.faults.hold_after = None
                 await asyncio.to_thread(self.faults.release.wait)

@@ -84,6 +84,13 @@ def test_a_pinned_turn_is_not_pinned_again(conn: Connection) -> None:
         plan(conn, running)
 
 
+def test_a_turn_that_ended_while_it_waited_is_not_planned_any_more(conn: Connection) -> None:
+    running = answered(conn)
+    turn_flow.fail_orphan(conn, ACME, running.conversation, running.turn, NOW)
+    with pytest.raises(FenceLost):
+        plan(conn, running, "boot_a")
+
+
 def test_a_recorded_rebuild_leaves_refusal_rebuild_artifact_and_row(conn: Connection) -> None:
     running, pinned, claim = upgraded(conn)
     record(conn, claim, pinned, refusal=REFUSAL)
