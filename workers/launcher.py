@@ -123,11 +123,11 @@ class Launcher:
         began = busy_at = time.monotonic()
         while (now := time.monotonic()) < began + self._options.drain_timeout_s and self._stop.count == 1:
             self._process.check_alive("the engine ended while it drained")
+            membership.keep(now)
             if self._probe.running() != 0:
                 busy_at = now
             elif now >= busy_at + IDLE_BEFORE_STOP_S:
                 break
-            membership.keep(now)
             self._process.ended(within_s=POLL_S)
         else:
             log.warning("requests were still running on %s when it was stopped", self._options.name)

@@ -24,7 +24,7 @@ pytestmark = pytest.mark.engine
 
 @pytest.fixture
 def stack(database: str) -> Iterator[Stack]:
-    with running_stack(database) as running:
+    with running_stack(database, engine_lease_s=10) as running:
         yield running
 
 
