@@ -1,0 +1,99 @@
+"""The sweeper: what nobody works on is rung for again, what nobody runs is ended, all else is left alone."""
+
+from collections.abc import Iterator
+
+import pytest
+from sqlalchemy import Engine, text
+
+from service.queue import Doorbell, QueueName
+from service.store import rebuilds
+from stack.valkey import EmbeddedValkey
+from tests.workers.brokers import client_of
+from tests.workers.prefill_engine import PrefillEngine
+from tests.workers.waiting import make_waiting
+from workers.sweeper import LONGEST_AGAIN_S, Backlog, sweep
+
+DEAD_BROKER = "redis://127.0.0.1:9/0"
+INTERACTIVE = rebuilds.Queue.INTERACTIVE
+
+
+@pytest.fixture
+def broker_url(valkey_server: EmbeddedValkey) -> str:
+    url = valkey_server.url(7)
+    with client_of(url) as client:
+        client.flushdb()
+    return url
+
+
+@pytest.fixture
+def doorbell(broker_url: str) -> Iterator[Doorbell]:
+    doorbell = Doorbell(broker_url)
+    yield doorbell
+    doorbell.close()
+
+
+def rung(broker_url: str) -> int:
+    with client_of(broker_url) as client:
+        return int(client.llen(QueueName.INTERACTIVE))
+
+
+def age(store: Engine) -> None:
+    with store.begin() as conn:
+        conn.execute(text("UPDATE rebuilds SET created_at = created_at - interval '1 min'"))
+
+
+def test_a_rebuild_that_nobody_took_is_rung_for_again(
+    store: Engine, prefiller: PrefillEngine, doorbell: Doorbell, broker_url: str
+) -> None:
+    make_waiting(store)
+    sweep(store, doorbell, Backlog())
+    assert rung(broker_url) == 0, "it was queued a moment ago"
+    age(store)
+    backlog = Backlog()
+    sweep(store, doorbell, backlog)
+    sweep(store, doorbell, backlog)
+    assert rung(broker_url) == 1, "once, until some time has passed"
+
+
+def test_a_rebuild_whose_worker_is_gone_is_rung_for_again(
+    store: Engine, prefiller: PrefillEngine, doorbell: Doorbell, broker_url: str
+) -> None:
+    waiting = make_waiting(store)
+    age(store)
+    with store.begin() as conn:
+        rebuilds.claim(conn, rebuild=waiting.rebuild, owner="alive", lease_s=60)
+    sweep(store, doorbell, Backlog())
+    assert rung(broker_url) == 0
+    with store.begin() as conn:
+        conn.execute(text("UPDATE rebuilds SET lease_expires_at = clock_timestamp() - interval '1 s'"))
+    sweep(store, doorbell, Backlog())
+    assert rung(broker_url) == 1
+
+
+def test_an_orphaned_turn_fails_even_without_a_broker(store: Engine, prefiller: PrefillEngine) -> None:
+    orphan, alive = make_waiting(store, turn_lease_s=-1), make_waiting(store)
+    age(store)
+    dead = Doorbell(DEAD_BROKER)
+    sweep(store, dead, Backlog())
+    dead.close()
+    assert orphan.event_names()[-2:] == ["attempt.failed", "turn.failed"]
+    assert orphan.state().open_turn is None
+    assert orphan.row().state == "superseded"
+    assert alive.state().open_turn is not None
+
+
+def test_the_backlog_rings_less_and_less_often() -> None:
+    backlog, rings = Backlog(), []
+    for second in range(200):
+        if backlog.due({"rb_1": INTERACTIVE}, now=float(second)):
+            rings.append(second)
+    gaps = [later - earlier for earlier, later in zip(rings, rings[1:], strict=False)]
+    assert gaps[:4] == [2, 4, 8, 16]
+    assert set(gaps[4:]) == {LONGEST_AGAIN_S}
+
+
+def test_the_backlog_forgets_what_is_no_longer_stalled() -> None:
+    backlog = Backlog()
+    assert backlog.due({"rb_1": INTERACTIVE}, now=0.0) == ["rb_1"]
+    assert backlog.due({}, now=0.5) == []
+    assert backlog.due({"rb_1": INTERACTIVE}, now=1.0) == ["rb_1"]

@@ -1,0 +1,92 @@
+"""The Celery worker: rung by the doorbell, with connections of each process's own."""
+
+import signal
+
+from sqlalchemy import Engine, text
+
+from service.queue import Doorbell
+from stack.valkey import EmbeddedValkey
+from tests.workers.celery_worker import CeleryWorker, has_ended, until
+from tests.workers.prefill_engine import PrefillEngine
+from tests.workers.waiting import Waiting, make_waiting
+
+
+def ring(broker: EmbeddedValkey, *waiting: Waiting) -> None:
+    doorbell = Doorbell(broker.url())
+    for each in waiting:
+        doorbell.ring(each.rebuild, "interactive")
+    doorbell.close()
+
+
+def connected_pids(store: Engine) -> dict[int, str]:
+    """Worker processes by what they call themselves, counted by the server."""
+    with store.begin() as conn:
+        rows = conn.execute(
+            text(
+                "SELECT pid, application_name FROM pg_stat_activity WHERE application_name LIKE 'everturn-worker-%'"
+            )
+        )
+        return {row.pid: row.application_name for row in rows}
+
+
+def test_a_ring_is_answered_at_once(
+    store: Engine, prefiller: PrefillEngine, broker: EmbeddedValkey, worker: CeleryWorker
+) -> None:
+    waiting = make_waiting(store)
+    ring(broker, waiting)
+    until(waiting.ended, "the rebuild ends", 2.5)
+    assert waiting.row().state == "done"
+
+
+def test_five_deliveries_rebuild_once(
+    store: Engine, prefiller: PrefillEngine, broker: EmbeddedValkey, worker: CeleryWorker
+) -> None:
+    waiting = make_waiting(store)
+    prefiller.go.clear()
+    ring(broker, *[waiting] * 5)
+    until(lambda: worker.said().count("nothing to do") == 4, "four deliveries return while the first runs")
+    prefiller.go.set()
+    until(waiting.ended, "the rebuild ends")
+    assert len(prefiller.prefills) == 1
+    assert waiting.event_names().count("kv.rebuilt") == 1
+
+
+def test_each_pool_process_has_connections_of_its_own(
+    store: Engine, prefiller: PrefillEngine, broker: EmbeddedValkey, worker: CeleryWorker
+) -> None:
+    prefiller.go.clear()
+    both = [make_waiting(store), make_waiting(store)]
+    ring(broker, *both)
+    for _ in both:
+        assert prefiller.begun.acquire(timeout=10)
+    names = set(connected_pids(store).values())
+    assert len(names) == 2, "two processes work at once"
+    assert f"everturn-worker-{worker.pid}" not in names, "the main process has none to share"
+    children = {f"everturn-worker-{pid}" for pid in worker.children()}
+    assert names < children
+    prefiller.go.set()
+    for waiting in both:
+        until(waiting.ended, "the rebuild ends")
+
+
+def test_sigterm_lets_a_rebuild_end(
+    store: Engine, prefiller: PrefillEngine, broker: EmbeddedValkey, worker: CeleryWorker
+) -> None:
+    waiting = make_waiting(store)
+    prefiller.go.clear()
+    ring(broker, waiting)
+    assert prefiller.begun.acquire(timeout=10)
+    children = worker.children()
+    assert worker.process is not None
+    worker.process.send_signal(signal.SIGTERM)
+    until(lambda: "Warm shutdown" in worker.said(), "the worker stops")
+    prefiller.go.set()
+    assert worker.process.wait(timeout=20) == 0
+    assert waiting.row().state == "done"
+    assert all(has_ended(pid) for pid in children)
+
+
+def test_a_killed_worker_leaves_no_process(worker: CeleryWorker) -> None:
+    left = worker.kill_main()
+    assert len(left) == 3, "two pool processes and beat"
+    until(lambda: all(has_ended(pid) for pid in left), "they end")
