@@ -3,6 +3,7 @@
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from functools import reduce
+from itertools import chain
 from typing import assert_never
 
 from service.domain.artifact import NOT_THE_ARTIFACTS_FAULT, ArtifactId
@@ -48,8 +49,8 @@ class Conversation:
     items: tuple[Item, ...] = ()
     turns: dict[TurnId, Turn] = field(default_factory=dict)
     last: TurnCompleted | None = None
-    window: tuple[int, ...] = ()
-    """Exact token ids of the last completed turn: its prompt, then its output."""
+    segments: tuple[tuple[int, ...], ...] = ()
+    """The window in the pieces that its turns added; joined only where it is needed, so that a fold stays linear."""
     covered_items: int = 0
     """How many leading items the window holds."""
     dead: frozenset[ArtifactId] = frozenset()
@@ -58,6 +59,11 @@ class Conversation:
     @property
     def exists(self) -> bool:
         return self.version > 0
+
+    @property
+    def window(self) -> tuple[int, ...]:
+        """Exact token ids of the last completed turn: its prompt, then its output."""
+        return tuple(chain.from_iterable(self.segments))
 
     @property
     def open_turn(self) -> Turn | None:
@@ -99,11 +105,11 @@ def _with_turn(state: Conversation, turn: Turn) -> Conversation:
 
 def _completed(state: Conversation, event: TurnCompleted) -> Conversation:
     answer = Item(id=event.item, role=Role.ASSISTANT, text=event.text, turn=event.turn)
-    carried = state.window if event.extends is not None else ()
+    carried = state.segments if event.extends is not None else ()
     return replace(
         state,
         items=(*state.items, answer),
         last=event,
-        window=(*carried, *event.prompt_delta, *event.output),
+        segments=(*carried, event.prompt_delta, event.output),
         covered_items=len(state.items) + 1,
     )
