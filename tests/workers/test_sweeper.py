@@ -1,6 +1,7 @@
 """The sweeper: what nobody works on is rung for again, what nobody runs is ended, all else is left alone."""
 
 from collections.abc import Iterator
+from itertools import pairwise
 
 import pytest
 from sqlalchemy import Engine, text
@@ -83,11 +84,9 @@ def test_an_orphaned_turn_fails_even_without_a_broker(store: Engine, prefiller: 
 
 
 def test_the_backlog_rings_less_and_less_often() -> None:
-    backlog, rings = Backlog(), []
-    for second in range(200):
-        if backlog.due({"rb_1": INTERACTIVE}, now=float(second)):
-            rings.append(second)
-    gaps = [later - earlier for earlier, later in zip(rings, rings[1:], strict=False)]
+    backlog = Backlog()
+    rings = [s for s in range(200) if backlog.due({"rb_1": INTERACTIVE}, now=float(s))]
+    gaps = [later - earlier for earlier, later in pairwise(rings)]
     assert gaps[:4] == [2, 4, 8, 16]
     assert set(gaps[4:]) == {LONGEST_AGAIN_S}
 
