@@ -22,7 +22,7 @@ from vllm.v1.kv_cache_interface import FullAttentionSpec
 from vllm.v1.metrics.cache_hit_source import CacheHitSource
 
 from service.domain.artifact import BootId, Tensor
-from service.domain.errors import EverturnError
+from service.domain.errors import EverturnError, InvalidInput
 from service.domain.revision import Descriptor
 from workers.kv_connector.hooks import never_raises
 from workers.kv_connector.identity import block_tensors, measure
@@ -46,11 +46,11 @@ class EverturnConnector(KVConnectorBase_V1, SupportsHMA):  # type: ignore[misc]
 
     def __init__(self, vllm_config: Any, role: KVConnectorRole, kv_cache_config: Any) -> None:
         super().__init__(vllm_config=vllm_config, role=role, kv_cache_config=kv_cache_config)
-        extra = self._kv_transfer_config.get_from_extra_config
-        self._run_dir = Path(extra("run_dir", ""))
-        self._hash_cache = Path(extra("hash_cache", "") or self._run_dir)
-        self._boot = BootId(extra("boot_id", ""))
-        self._store = BlockStore(Path(extra("store", "")))
+        extra = self._kv_transfer_config.kv_connector_extra_config
+        self._run_dir = Path(_setting(extra, "run_dir"))
+        self._hash_cache = Path(extra.get("hash_cache") or self._run_dir)
+        self._boot = BootId(_setting(extra, "boot_id"))
+        self._store = BlockStore(Path(_setting(extra, "store")))
         self._measurement: Measurement | None = None
         self._worker: WorkerSide | None = None
         self._settled = Settled()
@@ -190,6 +190,13 @@ class EverturnConnector(KVConnectorBase_V1, SupportsHMA):  # type: ignore[misc]
     def shutdown(self) -> None:
         if self._worker is not None:
             self._worker.shutdown()
+
+
+def _setting(extra: Mapping[str, Any], name: str) -> str:
+    value = extra.get(name)
+    if not isinstance(value, str) or not value:
+        raise InvalidInput(f"'kv_connector_extra_config.{name}' is missing in --kv-transfer-config.", name)
+    return value
 
 
 def _unsupported(vllm_config: Any, kv_cache_config: Any) -> str | None:

@@ -26,7 +26,6 @@ Receive = Callable[[], Awaitable[Event]]
 Send = Callable[[Event], Awaitable[None]]
 App = Callable[[Scope, Receive, Send], Awaitable[None]]
 
-GENERATION_ROUTES = ("/inference/", "/v1/")
 WEIGHT_CHANGING_ROUTES = frozenset(
     {
         "/collective_rpc",
@@ -60,8 +59,8 @@ class Problem(Exception):
 class EverturnMiddleware:
     def __init__(self, app: App) -> None:
         self._app = app
-        self._run_dir = Path(os.environ["EVERTURN_RUN_DIR"])
-        self._store = BlockStore(Path(os.environ["EVERTURN_STORE"]))
+        self._run_dir = _folder("EVERTURN_RUN_DIR")
+        self._store = BlockStore(_folder("EVERTURN_STORE"))
         self._identity: dict[str, Any] | None = None
         self._tokenizer: Any = None
         self._rendering = Lock()
@@ -90,16 +89,14 @@ class EverturnMiddleware:
         if path in WEIGHT_CHANGING_ROUTES:
             message = "Weights may not change under a measured revision; start an engine on the new ones."
             raise Problem(409, "revision_fixed", message)
-        if method == "POST" and path.startswith(GENERATION_ROUTES):
+        if method == "POST":
             self._check_claims(scope, identity)
-            return None
         match method, path.split("/")[1:]:
             case "GET", ["everturn", "identity"]:
                 return _identity_answer(identity)
             case "GET", ["everturn", "attempts", attempt]:
                 return await self._attempt(attempt, scope)
             case "POST", ["everturn", "render"]:
-                self._check_claims(scope, identity)
                 return await self._render(scope, await _body(receive), identity)
             case _, ["everturn", *_]:
                 raise Problem(404, "not_found", f"No route {method} {path}.")
@@ -165,6 +162,15 @@ class EverturnMiddleware:
 
         rendered = await asyncio.to_thread(work)
         return {"token_ids": list(rendered.token_ids), "mode": rendered.mode, "reason": rendered.reason}
+
+
+def _folder(variable: str) -> Path:
+    value = os.environ.get(variable)
+    if not value:
+        raise InvalidInput(
+            f"{variable} is not set: give the folder that the engine's connector has too.", variable
+        )
+    return Path(value)
 
 
 def _identity_answer(identity: dict[str, Any]) -> object:

@@ -158,15 +158,25 @@ class SchedulerSide:
         """After a hook failed on this request: refuse what it was offered, publish nothing, and say so."""
         if waiting_for_load:
             self._lost.append(request.request_id)
-        # Its blocks go back to the engine now, so nothing may read them any more.
-        self._saves = [job for job in self._saves if job.request_id != request.request_id]
         tracked = self._tracked.get(request.request_id)
         if tracked is None:
             return
+        words = f"{type(error).__name__}: {error}"
         tracked.admitted, tracked.decided, tracked.load_refused = None, True, True
-        refused = Refused(reason=RefusalReason.INTERNAL_ERROR, detail=f"{type(error).__name__}: {error}")
-        self._refuse(tracked, refused)
+        if tracked.kv.offer is not None:
+            self._refuse(tracked, Refused(reason=RefusalReason.INTERNAL_ERROR, detail=words))
+        if tracked.ended and tracked.kv.publish is not None:
+            self._withdraw_save(request.request_id, tracked)
+            tracked.evidence = replace(tracked.evidence, publish_failure=words)
         self._report(tracked)
+        self._forget_if_settled(request.request_id, tracked)
+
+    def _withdraw_save(self, request_id: str, tracked: _Tracked) -> None:
+        """Its blocks go back to the engine now, so nothing may read them any more."""
+        self._saves = [job for job in self._saves if job.request_id != request_id]
+        if tracked.saving:
+            tracked.saving = False
+            self._pending_saves -= 1
 
     def _track(self, request: Any) -> _Tracked | None:
         tracked = self._tracked.get(request.request_id)

@@ -92,6 +92,20 @@ def test_the_reader_checks_every_word_of_the_block_itself(
     assert reason(loaded(side(tmp_path, seed=1))) is expected
 
 
+@pytest.mark.parametrize("at", [-1, -20, -(2 * 2 * 4 * 6 * 4)], ids=["last byte", "amid", "first byte"])
+def test_a_flipped_bit_is_refused_and_quarantined(tmp_path: Path, at: int) -> None:
+    save(side(tmp_path), HANDLE)
+    reader = side(tmp_path, seed=1)
+    manifest = manifest_of(reader, HANDLE)
+    path = reader.store.block_path(TENANT, manifest.revision, manifest.blocks[2].key)
+    data = bytearray(path.read_bytes())
+    data[at] ^= 1
+    path.write_bytes(data)
+    assert reason(loaded(reader)) is RefusalReason.CHECKSUM_MISMATCH
+    assert not path.exists()
+    assert [kept.name.split(".")[0] for kept in (tmp_path / "quarantine").iterdir()] == [path.name]
+
+
 def test_a_whole_block_that_is_not_the_manifests_is_refused_but_not_quarantined(tmp_path: Path) -> None:
     save(side(tmp_path), HANDLE)
     for path in (tmp_path / "blocks").rglob("*"):

@@ -286,6 +286,9 @@ def test_a_save_is_withdrawn_when_its_blocks_go_back_to_the_engine(scene: Scene)
     scene.scheduler.finished(req, list(range(9)))
     scene.scheduler.broke(req, RuntimeError("ours"))
     assert scene.scheduler.jobs().saves == ()
+    assert scene.scheduler._pending_saves == 0
+    assert scene.evidence().publish_failure == "RuntimeError: ours"
+    assert scene.scheduler._tracked == {}
 
 
 def test_a_report_that_cannot_be_written_costs_only_itself(
