@@ -163,7 +163,7 @@ class SchedulerSide:
             return
         words = f"{type(error).__name__}: {error}"
         tracked.admitted, tracked.decided, tracked.load_refused = None, True, True
-        if tracked.kv.offer is not None:
+        if tracked.kv.offer is not None and tracked.evidence.loaded is None:
             self._refuse(tracked, Refused(reason=RefusalReason.INTERNAL_ERROR, detail=words))
         if tracked.ended and tracked.kv.publish is not None:
             self._withdraw_save(request.request_id, tracked)

@@ -87,6 +87,25 @@ def test_weights_that_moved_too_little_to_see_are_refused_at_the_same_path(
     engine_hall.stop(after)
 
 
+def test_warm_equals_cold_before_an_upgrade_and_after_it(
+    v12_engine: RealEngine, second_v12_engine: RealEngine, v13_engine: RealEngine
+) -> None:
+    ids = prompt("five runs")
+    cold = second_v12_engine.cold(ids)
+    old = published(v12_engine, ids)
+    warm = second_v12_engine.generate(ids, offer=old)
+    warm_after = v13_engine.generate(ids, offer=old)
+    cold_new = v13_engine.cold(ids)
+    warm_new = v13_engine.generate(ids, offer=published(v13_engine, ids), cache_salt="only from the store")
+    assert warm.known.loaded is not None
+    assert (warm.tokens, warm.logprobs) == (cold.tokens, cold.logprobs)
+    assert warm_after.known.loaded is None
+    assert (warm_after.tokens, warm_after.logprobs) == (cold_new.tokens, cold_new.logprobs)
+    assert warm_new.known.loaded is not None
+    assert (warm_new.tokens, warm_new.logprobs) == (cold_new.tokens, cold_new.logprobs)
+    assert cold_new.tokens != cold.tokens
+
+
 def test_after_a_rollback_the_old_revision_reads_its_own_and_not_the_new_ones(
     v12_engine: RealEngine, second_v12_engine: RealEngine, v13_engine: RealEngine
 ) -> None:
