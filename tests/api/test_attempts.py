@@ -32,8 +32,10 @@ def test_an_offer_that_is_refused_costs_no_attempt(stack: Stack) -> None:
     assert text_of(answer) == engine.cold_text(engine.prompts[-1])
 
 
-def test_kv_that_breaks_while_it_loads_is_left_out_of_the_next_attempt(stack: Stack) -> None:
+@pytest.mark.parametrize("in_stream", [False, True])
+def test_kv_that_breaks_while_it_loads_is_left_out_of_the_next_attempt(stack: Stack, in_stream: bool) -> None:
     engine = stack.start_engine("a", alias=True)
+    engine.faults.corrupt_in_stream = in_stream
     conversation = stack.conversation()
     stack.ask("one", conversation=conversation)
     artifact = stack.await_artifacts(conversation, 1)[0]

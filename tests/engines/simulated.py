@@ -92,6 +92,8 @@ class Faults:
     """Refuses every offer; the request goes on without."""
     corrupt: bool = False
     """Offers fail while they are loaded, and the request with them."""
+    corrupt_in_stream: bool = False
+    """The same, found only after the answer has begun as a 200."""
     unguarded: bool = False
     """Loads whatever it is offered."""
     abort: int = 0
@@ -108,6 +110,8 @@ class Faults:
     forget: bool = False
     """Has no evidence of anything."""
     full_render: bool = False
+    other_prompt: bool = False
+    """Computes on other token ids than it was sent, and says so."""
     evidence: dict[str, Any] = field(default_factory=dict)
     """Fields of the evidence to report otherwise."""
     max_model_len: int = 100_000
@@ -227,14 +231,15 @@ class SimulatedEngine:
         )
         if kv.publish is not None:
             self._publishing.add(kv.attempt)
-        if self.faults.corrupt and kv.offer is not None:
+        if self.faults.corrupt and kv.offer is not None and not self.faults.corrupt_in_stream:
             return JSONResponse({"error": {"message": "KV load failure"}}, status_code=500)
         most = body["sampling_params"]["max_tokens"]
         if body["stream"]:
             return StreamingResponse(self._stream(kv, prompt, states, most), media_type="text/event-stream")
         output = self.answer(prompt, states)[:most]
         self._publish(kv, prompt, states)
-        return JSONResponse({"choices": [_choice(output, "length" if output[-1] != STOP else "stop")]})
+        choice = _choice(output, "length" if output[-1] != STOP else "stop")
+        return JSONResponse({"choices": [choice], "prompt_token_ids": self._echo(prompt)})
 
     async def _stream(
         self, kv: KvRequest, prompt: tuple[int, ...], states: Sequence[bytes], most: int
@@ -242,6 +247,10 @@ class SimulatedEngine:
         if self.faults.abort > 0:
             self.faults.abort -= 1
             yield _line(_choice([], "abort"))
+            yield "data: [DONE]\n\n"
+            return
+        if self.faults.corrupt and kv.offer is not None:
+            yield 'data: {"error": {"message": "KV load failure", "code": 500}}\n\n'
             yield "data: [DONE]\n\n"
             return
         output = self.answer(prompt, states)[:most]
@@ -258,9 +267,12 @@ class SimulatedEngine:
             await asyncio.sleep(self.faults.pause_s)
             last = number == len(output) - 1
             reason = None if not last else "stop" if token == STOP else "length"
-            yield _line(_choice([token], reason))
+            yield _line(_choice([token], reason), None if number else self._echo(prompt))
         self._publish(kv, (*prompt, *output[:-1]), states)
         yield "data: [DONE]\n\n"
+
+    def _echo(self, prompt: tuple[int, ...]) -> list[int]:
+        return [*prompt[:-1], prompt[-1] + 1] if self.faults.other_prompt else list(prompt)
 
     def _admit(
         self, kv: KvRequest, prompt: tuple[int, ...]
@@ -377,8 +389,8 @@ def _choice(tokens: Sequence[int], finish_reason: str | None) -> dict[str, Any]:
     }
 
 
-def _line(choice: dict[str, Any]) -> str:
-    return f"data: {json.dumps({'request_id': 'r', 'choices': [choice]})}\n\n"
+def _line(choice: dict[str, Any], echo: list[int] | None = None) -> str:
+    return f"data: {json.dumps({'request_id': 'r', 'choices': [choice], 'prompt_token_ids': echo})}\n\n"
 
 
 def _refusal(
