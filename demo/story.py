@@ -1,5 +1,6 @@
 """One conversation through one upgrade, told through the REST API as a client would, every claim checked."""
 
+import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,13 +13,15 @@ from demo.claims import Claims
 from demo.control import unguarded_engine
 from demo.conversation import SYSTEM, TURNS
 from demo.reference import Answer, Reference, furthest_logprob
-from service.domain.evidence import Evidence, KvRequest
+from service.domain.evidence import KvRequest
 from stack.deployment import Deployment, EngineSpec
+from stack.errors import StackError
 from stack.ports import find_free_port
 
 ALIAS = "production"
 MAX_TOKENS = 48
 LOGPROB_TOLERANCE = 1e-4
+PUBLISH_WAIT_S = 30.0
 # So that every reuse in the story comes from the store, and every cold prefill is cold.
 NO_LOCAL_CACHE = ["--no-enable-prefix-caching"]
 
@@ -52,7 +55,7 @@ class Story:
         self._point_alias(v12)
         conversation = self._open_conversation()
         second = self._two_turns(conversation)
-        published = self._published(v12, second)
+        published = self._published(conversation, count=2)
         messages = self._messages(conversation)
         control, cold_control = self._control(v12, second, messages, published)
         v13 = self._serve("v13", self._checkpoints.v13, core="1")
@@ -89,6 +92,7 @@ class Story:
 
     def _two_turns(self, conversation: str) -> dict[str, Any]:
         self._turn(conversation, TURNS[0])
+        self._published(conversation, count=1)
         second = self._turn(conversation, TURNS[1])
         self._claims.check(
             "turn 2 reused the KV that turn 1 left in the store",
@@ -97,23 +101,21 @@ class Story:
         )
         return second
 
-    def _published(self, engine: dict[str, Any], turn: dict[str, Any]) -> Evidence:
-        answer = httpx.get(
-            f"{engine['address']}/everturn/attempts/{turn['id']}.{turn['attempt']}",
-            params={"wait_s": 20},
-            timeout=30,
-        )
-        answer.raise_for_status()
-        evidence = Evidence.from_json(answer.json())
-        published = evidence.published
-        detail = f"{published.tokens} tokens, {published.bytes / 2**20:.0f} MiB" if published else ""
-        self._claims.check(
-            "the KV of the conversation is published", holds=published is not None, detail=detail
-        )
-        return evidence
+    def _published(self, conversation: str, *, count: int) -> str:
+        """The handle of the newest artifact, once there are `count`: a turn's answer does not wait for its KV."""
+        deadline = time.monotonic() + PUBLISH_WAIT_S
+        while True:
+            found = self._deployment.admin("GET", f"/conversations/{conversation}/artifacts")["data"]
+            if isinstance(found, list) and len(found) >= count:
+                newest = found[-1]
+                self._say(f"its KV is in the store: {newest['artifact'][:11]}…, {newest['tokens']} tokens")
+                return str(newest["artifact"])
+            if time.monotonic() > deadline:
+                raise StackError(f"no KV of turn {count} was published within {PUBLISH_WAIT_S:.0f} s")
+            time.sleep(0.05)
 
     def _control(
-        self, v12: dict[str, Any], second: dict[str, Any], messages: list[dict[str, str]], evidence: Evidence
+        self, v12: dict[str, Any], second: dict[str, Any], messages: list[dict[str, str]], offer: str
     ) -> tuple[bool, Answer]:
         self._chapter("Control: v13 at the same path, reading the stored KV without our guard")
         window = (*self._auditor.prompt(second["id"]), *self._auditor.output(second["id"]))
@@ -123,7 +125,6 @@ class Story:
         prompt = (*window, *delta)
         self._mounted.unlink()
         self._mounted.symlink_to(self._checkpoints.v13.absolute())
-        offer = evidence.published.artifact if evidence.published else None
         kv = KvRequest(attempt="control", tenant="default", offer=offer)
         with unguarded_engine(self._deployment, self._mounted, NO_LOCAL_CACHE) as engine:
             stale = engine.generate(prompt, max_tokens=MAX_TOKENS, kv=kv)

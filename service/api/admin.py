@@ -14,10 +14,10 @@ from service.api.schemas import Policy
 from service.api.wiring import Operator, ServiceOf
 from service.domain.artifact import BootId
 from service.domain.errors import NotFound
-from service.domain.events import OnUpgrade
+from service.domain.events import ConversationId, OnUpgrade
 from service.domain.plan import EngineRole
 from service.domain.revision import Descriptor, RevisionDigest, parse_digest
-from service.store import fleet, rebuilds
+from service.store import artifacts, fleet, rebuilds
 
 router = APIRouter(prefix="/admin")
 
@@ -141,6 +141,15 @@ async def retire(boot: str, service: ServiceOf, _: Operator) -> Response:
 @router.get("/engines")
 async def list_engines(service: ServiceOf, _: Operator) -> dict[str, Any]:
     return {"data": [asdict(engine) for engine in await service.database.run(fleet.list_engines)]}
+
+
+@router.get("/conversations/{conversation_id}/artifacts")
+async def list_artifacts(conversation_id: str, service: ServiceOf, _: Operator) -> dict[str, Any]:
+    """What the planner may offer; empty for a conversation without KV, or an unknown one."""
+    found = await service.database.run(
+        lambda conn: artifacts.list_artifacts(conn, ConversationId(conversation_id))
+    )
+    return {"data": [asdict(artifact) for artifact in found]}
 
 
 @router.get("/rebuilds/{rebuild_id}")

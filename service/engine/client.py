@@ -28,12 +28,12 @@ async def stream_generate(
     """Ends only after a chunk with a reason to finish; leaving early aborts the request on the engine.
 
     Raises:
-        EngineFailed: refused, aborted, broken off or silent for too long.
+        EngineFailed: refused, aborted, broken off, silent for too long, or on another prompt than was sent.
         RevisionMismatch: the engine is not what the spec takes it to be.
         InvalidInput: the engine cannot take this prompt.
     """
     headers, body = protocol.build_generate(spec, stream=True)
-    finished = False
+    finished = started = False
     try:
         async with http.stream(
             "POST", engine.address + protocol.GENERATE_PATH, headers=headers, json=body
@@ -45,6 +45,9 @@ async def stream_generate(
                 if isinstance(chunk, Done):
                     break
                 if chunk is not None:
+                    if not started:
+                        protocol.check_echo(spec, chunk.prompt)
+                    started = True
                     finished = finished or chunk.finish_reason is not None
                     yield chunk
     except httpx.HTTPError as error:
@@ -100,7 +103,7 @@ def prefill(http: httpx.Client, address: str, spec: GenerateSpec) -> None:
         response = http.post(address + protocol.GENERATE_PATH, headers=headers, json=body)
     except httpx.HTTPError as error:
         raise EngineFailed(f"The engine at {address} cannot be reached: {_words(error)}.") from error
-    protocol.parse_answer(response.status_code, response.content)
+    protocol.check_echo(spec, protocol.parse_answer(response.status_code, response.content).prompt)
 
 
 def prefill_evidence(http: httpx.Client, address: str, attempt: str, wait_s: float) -> Evidence | None:

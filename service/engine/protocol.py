@@ -46,6 +46,8 @@ class Chunk:
     finish_reason: str | None
     logprobs: tuple[float, ...] = ()
     """Of each sampled token, where the spec asked for them."""
+    prompt: tuple[int, ...] | None = None
+    """The ids that the engine took for the prompt; a stream's first chunk has them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,6 +107,7 @@ def build_generate(spec: GenerateSpec, *, stream: bool) -> tuple[dict[str, str],
         "token_ids": list(spec.prompt),
         "sampling_params": sampling,
         "output_mode": "text",
+        "return_token_ids": True,
         "stream": stream,
         "cache_salt": spec.cache_salt,
         "kv_transfer_params": spec.kv.to_params(),
@@ -126,8 +129,7 @@ def parse_chunk(line: str) -> Chunk | Done | None:
     document = _object(data)
     if "error" in document:
         raise EngineFailed(f"The engine gave up mid-stream: {_engine_words(document)}.")
-    choices = document.get("choices")
-    return _chunk(choices[0]) if choices else None
+    return _chunk(document) if document.get("choices") else None
 
 
 def parse_answer(status: int, body: bytes) -> Chunk:
@@ -138,7 +140,7 @@ def parse_answer(status: int, body: bytes) -> Chunk:
     """
     document = _accepted(status, body)
     try:
-        return _chunk(document["choices"][0])
+        return _chunk(document)
     except (KeyError, IndexError) as error:
         raise EngineFailed("The engine's answer has no choices.") from error
 
@@ -212,7 +214,19 @@ def _object(data: str | bytes) -> dict[str, Any]:
     return document
 
 
-def _chunk(choice: Mapping[str, Any]) -> Chunk:
+def check_echo(spec: GenerateSpec, echoed: tuple[int, ...] | None) -> None:
+    """The window that goes into the record must be the one that the engine computed on.
+
+    Raises:
+        EngineFailed: it took other ids for the prompt, or did not say which.
+    """
+    if echoed != spec.prompt:
+        took = "did not say which prompt it took" if echoed is None else "took other token ids for the prompt"
+        raise EngineFailed(f"Engine {spec.boot} {took}.")
+
+
+def _chunk(document: Mapping[str, Any]) -> Chunk:
+    choice, prompt = document["choices"][0], document.get("prompt_token_ids")
     reason = choice.get("finish_reason")
     if reason in NOT_AN_ANSWER:
         raise EngineFailed(f"The engine finished the attempt with '{reason}'.")
@@ -222,6 +236,7 @@ def _chunk(choice: Mapping[str, Any]) -> Chunk:
         text=choice.get("text") or "",
         finish_reason=reason,
         logprobs=tuple(entry["logprob"] for entry in content),
+        prompt=None if prompt is None else tuple(prompt),
     )
 
 

@@ -1,8 +1,9 @@
 """Where KV is believed to be, for the planner; disposable rows, and the consumer checks the thing itself."""
 
 from datetime import datetime
+from typing import Any
 
-from sqlalchemy import Connection, delete, extract, select
+from sqlalchemy import Connection, Row, delete, extract, select
 from sqlalchemy.dialects.postgresql import insert
 
 from service.domain.artifact import ArtifactId, BootId
@@ -51,16 +52,23 @@ def of_conversation(conn: Connection, tenant: TenantId, conversation: Conversati
         )
         .order_by(artifacts.c.recorded_at.desc(), artifacts.c.tokens.desc(), artifacts.c.artifact_id)
     )
-    return [
-        StoredArtifact(
-            artifact=ArtifactId(row.artifact_id),
-            revision=RevisionDigest(row.revision),
-            producer=BootId(row.producer),
-            tokens=row.tokens,
-        )
-        for row in conn.execute(query)
-    ]
+    return [_stored(row) for row in conn.execute(query)]
+
+
+def list_artifacts(conn: Connection, conversation: ConversationId) -> list[StoredArtifact]:
+    """For operators: of whichever tenant, expired ones too, oldest first."""
+    query = select(artifacts).where(artifacts.c.conversation_id == conversation)
+    return [_stored(row) for row in conn.execute(query.order_by(artifacts.c.recorded_at))]
 
 
 def forget(conn: Connection, artifact: ArtifactId) -> None:
     conn.execute(delete(artifacts).where(artifacts.c.artifact_id == artifact))
+
+
+def _stored(row: Row[Any]) -> StoredArtifact:
+    return StoredArtifact(
+        artifact=ArtifactId(row.artifact_id),
+        revision=RevisionDigest(row.revision),
+        producer=BootId(row.producer),
+        tokens=row.tokens,
+    )

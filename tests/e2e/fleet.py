@@ -62,6 +62,13 @@ class Fleet:
             assert time.monotonic() < deadline, f"no rebuild is {state}"
             time.sleep(0.05)
 
+    def wait_for_artifacts(self, conversation: str, count: int) -> None:
+        """A turn's answer does not wait for its KV to be stored."""
+        deadline = time.monotonic() + 30
+        while self.count("SELECT count(*) FROM artifacts WHERE conversation_id = %s", conversation) < count:
+            assert time.monotonic() < deadline, f"fewer than {count} artifacts"
+            time.sleep(0.05)
+
     def execute(self, statement: str) -> None:
         """As the superuser."""
         with psycopg.connect(self.deployment.database_dsn()) as connection:

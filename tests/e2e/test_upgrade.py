@@ -5,7 +5,6 @@ import os
 import shutil
 import sys
 import threading
-import time
 import uuid
 from collections.abc import Iterator
 from dataclasses import replace
@@ -50,24 +49,10 @@ def chat(fleet: Fleet, alias: str) -> Chat:
     """Two turns old, on v12, its KV published."""
     opened = fleet.chat(alias)
     opened.say(TURNS[0])
-    published(fleet, opened.say(TURNS[1]))
+    fleet.wait_for_artifacts(opened.id, 1)
+    opened.say(TURNS[1])
+    fleet.wait_for_artifacts(opened.id, 2)
     return opened
-
-
-def published(fleet: Fleet, turn: dict[str, Any]) -> None:
-    engine = fleet.v12 if turn["revision"] == fleet.v12["revision"] else fleet.v13
-    path = f"/everturn/attempts/{turn['id']}.{turn['attempt']}"
-    evidence = httpx.get(engine["address"] + path, params={"wait_s": 20}, timeout=30).json()
-    assert evidence["published"] is not None, evidence
-    deadline = time.monotonic() + 10
-    while not _artifacts(fleet, turn) and time.monotonic() < deadline:
-        time.sleep(0.05)
-
-
-def _artifacts(fleet: Fleet, turn: dict[str, Any]) -> int:
-    return fleet.count(
-        "SELECT count(*) FROM artifacts WHERE conversation_id = %s", turn["conversation"]["id"]
-    )
 
 
 def test_the_turn_after_an_upgrade_is_rebuilt_and_equals_a_cold_prefill(
@@ -210,7 +195,7 @@ def test_a_stream_ends_with_what_the_record_holds(fleet: Fleet, alias: str, chat
 
 def test_rolling_back_uses_the_old_artifacts_again(fleet: Fleet, alias: str, chat: Chat) -> None:
     fleet.point(alias, fleet.v13)
-    published(fleet, chat.say(TURNS[2]))
+    chat.say(TURNS[2])
     fleet.point(alias, fleet.v12)
     turn = chat.say("Thank you!")
     assert turn["kv"]["source"] == "reused"

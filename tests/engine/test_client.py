@@ -67,6 +67,14 @@ async def test_a_stream_that_breaks_off_is_a_failure_of_the_engine(simulated: Si
         await collect(simulated, spec_of(simulated))
 
 
+async def test_an_answer_to_another_prompt_is_none(simulated: SimulatedEngine) -> None:
+    simulated.faults.other_prompt = True
+    with pytest.raises(EngineFailed, match="other token ids"):
+        await collect(simulated, spec_of(simulated))
+    with httpx.Client() as http, pytest.raises(EngineFailed, match="other token ids"):
+        client.prefill(http, simulated.address, spec_of(simulated))
+
+
 async def test_a_stream_that_ends_before_its_answer_does_is_a_failure(simulated: SimulatedEngine) -> None:
     simulated.faults.end_after = 2
     with pytest.raises(EngineFailed):

@@ -46,7 +46,8 @@ class PrefillEngine:
         self.evidence[kv["attempt"]] = evidence
         if kv["offer"] and self.fails_to_load:
             return 500, {"error": {"message": "KV load failed"}}
-        return 200, {"choices": [{"token_ids": [7], "text": "x", "finish_reason": "length"}]}
+        choice = {"token_ids": [7], "text": "x", "finish_reason": "length"}
+        return 200, {"choices": [choice], "prompt_token_ids": body["token_ids"]}
 
     def seen(self, kv: dict[str, Any], tokens: int) -> Evidence:
         refusal = kv["offer"] and Refusal(
