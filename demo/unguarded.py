@@ -22,12 +22,12 @@ from workers.kv_connector.paged import PagedBlocks, memory
 from workers.kv_connector.store import BlockStore
 
 
-class Reads(KVConnectorMetadata):
+class Reads(KVConnectorMetadata):  # type: ignore[misc]
     def __init__(self, reads: dict[str, tuple[Manifest, list[int]]]) -> None:
         self.reads = reads
 
 
-class UnguardedConnector(KVConnectorBase_V1):
+class UnguardedConnector(KVConnectorBase_V1):  # type: ignore[misc]
     def __init__(self, vllm_config: Any, role: KVConnectorRole, kv_cache_config: Any) -> None:
         super().__init__(vllm_config=vllm_config, role=role, kv_cache_config=kv_cache_config)
         extra = self._kv_transfer_config.get_from_extra_config
