@@ -19,6 +19,7 @@ from sqlalchemy import Engine
 from service import rollout_flow
 from service.api.app import create_app
 from service.domain.conversation import Conversation
+from service.domain.errors import Unavailable
 from service.domain.events import ConversationId, Event, TenantId
 from service.rollout_flow import Secrets
 from service.settings import Settings
@@ -35,6 +36,21 @@ HEARTBEAT_S = 0.5
 
 
 @dataclass(slots=True, kw_only=True)
+class Bell:
+    work: Callable[[str], object]
+    rung: list[str] = field(default_factory=list)
+    broken: bool = False
+    unheard: bool = False
+
+    def ring(self, rebuild: str, _queue: str) -> None:
+        self.rung.append(rebuild)
+        if self.broken:
+            raise Unavailable("the broker is down")
+        if not self.unheard:
+            self.work(rebuild)
+
+
+@dataclass(slots=True, kw_only=True)
 class Stack:
     url: str
     secrets: Secrets
@@ -46,10 +62,14 @@ class Stack:
     server: HttpServer
     new_server: Callable[[], HttpServer]
     exits: ExitStack
+    bell: "Bell"
     store: dict[str, Stored] = field(default_factory=dict)
-    rung: list[str] = field(default_factory=list)
     engines: list[SimulatedEngine] = field(default_factory=list)
     clients: dict[str, httpx.Client] = field(default_factory=dict)
+
+    @property
+    def rung(self) -> list[str]:
+        return self.bell.rung
 
     @property
     def http(self) -> httpx.Client:
@@ -222,14 +242,10 @@ def running_stack(database: str, **overrides: Any) -> Iterator[Stack]:
         process = PoolProcess.open(settings)
         exits.callback(process.close)
         rebuilder = exits.enter_context(ThreadPoolExecutor(2))
-        rung: list[str] = []
-
-        def ring(rebuild: str, queue: str) -> None:
-            rung.append(rebuild)
-            rebuilder.submit(run_rebuild, process, rebuild)
+        bell = Bell(work=lambda rebuild: rebuilder.submit(run_rebuild, process, rebuild))
 
         def new_server() -> HttpServer:
-            return HttpServer(create_app(settings, ring=ring))
+            return HttpServer(create_app(settings, ring=bell.ring))
 
         server = new_server()
         exits.callback(server.stop)
@@ -243,7 +259,7 @@ def running_stack(database: str, **overrides: Any) -> Iterator[Stack]:
             server=server,
             new_server=new_server,
             exits=exits.enter_context(ExitStack()),
-            rung=rung,
+            bell=bell,
         )
         over = threading.Event()
         beating = threading.Thread(target=stack.heartbeats, args=(over,), daemon=True)

@@ -2,8 +2,12 @@
 
 from concurrent.futures import ThreadPoolExecutor
 
+from service import turn_flow
+from service.api.app import now
+from service.domain.events import AttemptFailed, ConversationId, TurnFailed
 from service.domain.turn import TurnState
-from tests.api.stack import Stack, deltas, eventually, names, running_stack, sse
+from tests.api.stack import TENANT, Stack, deltas, eventually, names, running_stack, sse
+from workers.sweeper import fail_orphans
 
 IN_ORDER = [
     "response.created",
@@ -110,3 +114,39 @@ def test_a_restarted_service_still_has_every_response(database: str) -> None:
         with stack.second_server() as url:
             answer = stack.http.get(f"{url}/v1/responses/{before['id']}")
         assert answer.json() == before
+
+
+def test_a_turn_cut_off_by_a_stop_ends_as_an_orphan(database: str) -> None:
+    with running_stack(database, shutdown_s=0.2, turn_lease_s=0.5) as stack:
+        engine = stack.start_engine("a", alias=True)
+        engine.faults.hold_after = 2
+        conversation = stack.conversation()
+        body = {"input": "hello", "stream": True, "conversation": conversation}
+        with stack.http.stream("POST", "/v1/responses", json=body):
+            eventually(lambda: engine.faults.hold_after is None)
+        stack.server.stop()
+        eventually(lambda: swept(stack, conversation))
+        assert isinstance(stack.events(conversation)[-2], AttemptFailed)
+
+
+def swept(stack: Stack, conversation: str) -> bool:
+    with stack.database.begin() as conn:
+        fail_orphans(conn)
+    return isinstance(stack.events(conversation)[-1], TurnFailed)
+
+
+def test_a_lost_lease_stops_the_work_that_could_not_be_accepted(database: str) -> None:
+    with running_stack(database, turn_lease_s=0.3) as stack:
+        engine = stack.start_engine("a", alias=True)
+        engine.faults.hold_after = 2
+        conversation = stack.conversation()
+        with ThreadPoolExecutor(1) as pool:
+            asked = pool.submit(stack.post, input="hello", conversation=conversation)
+            eventually(lambda: engine.faults.hold_after is None)
+            turn = stack.state(conversation).open_turn
+            assert turn is not None
+            with stack.database.begin() as conn:
+                turn_flow.fail_orphan(conn, TENANT, ConversationId(conversation), turn.id, now())
+            answer = asked.result()
+            engine.faults.release.set()
+        assert answer.json()["error"]["code"] == "orphaned"

@@ -304,3 +304,35 @@ def test_tenants_do_not_share_a_cache_salt_and_revisions_do_not_either(stack: St
     salts = {one.requests[0]["cache_salt"], two.requests[0]["cache_salt"]}
     assert cache_salt(one.descriptor.digest, TenantId("other")) not in salts
     assert len(salts) == 2
+
+
+def upgraded(stack: Stack) -> tuple[str, SimulatedEngine]:
+    """A conversation with one answer, and the engine that its next turn must be rebuilt on."""
+    stack.start_engine("a", alias=True)
+    conversation = stack.conversation()
+    stack.ask("one", conversation=conversation)
+    return conversation, stack.start_engine("b", alias=True)
+
+
+def test_a_broker_that_is_down_does_not_fail_a_turn_whose_rebuild_is_found_later(stack: Stack) -> None:
+    conversation, new = upgraded(stack)
+    stack.bell.broken = True
+    with ThreadPoolExecutor(1) as pool:
+        asked = pool.submit(stack.ask, "two", conversation=conversation)
+        eventually(lambda: stack.rung)
+        stack.bell.work(stack.rung[0])
+        answer = asked.result()
+    assert answer["kv"]["source"] == "rebuilt"
+    assert answer["revision"] == new.revision
+
+
+def test_a_rebuild_that_nobody_takes_is_called_off_and_the_turn_decodes_without(database: str) -> None:
+    with running_stack(database, rebuild_timeout_s=0.3) as stack:
+        conversation, new = upgraded(stack)
+        stack.bell.unheard = True
+        answer = stack.ask("two", conversation=conversation)
+        assert answer["kv"]["source"] == "none"
+        assert "without a rebuild" in answer["kv"]["reason"]
+        assert answer["output"][0]["content"][0]["text"] == new.cold_text(new.prompts[-1])
+        row = stack.admin.get(f"/admin/rebuilds/{stack.rung[0]}").json()
+        assert row["state"] == "superseded"
