@@ -66,7 +66,7 @@ def response_object(stored: StoredTurn) -> dict[str, Any]:
     turn, started, completed = stored.turn, stored.turn.started, stored.turn.completed
     status = status_of(turn)
     ended_at = stored.completed_at
-    texts = {item.id: item.text for item in stored.state.items}
+    texts = {item.id: item.text for item in (*stored.state.items, *stored.state.withdrawn)}
     return {
         "id": turn.id,
         "object": "response",

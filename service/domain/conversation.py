@@ -47,6 +47,9 @@ class Conversation:
     alias: str = ""
     on_upgrade: OnUpgrade | None = None
     items: tuple[Item, ...] = ()
+    """What the next prompt is made of."""
+    withdrawn: tuple[Item, ...] = ()
+    """What turns that failed had said; no part of any prompt, since their clients send it again."""
     turns: dict[TurnId, Turn] = field(default_factory=dict)
     last: TurnCompleted | None = None
     segments: tuple[tuple[int, ...], ...] = ()
@@ -91,8 +94,10 @@ def evolve(state: Conversation, event: ConversationEvent) -> Conversation:
             if event.refusal.reason in NOT_THE_ARTIFACTS_FAULT:
                 return state
             return replace(state, dead=state.dead | {ArtifactId(event.refusal.artifact)})
-        case TurnPinned() | KvRebuilt() | AttemptFailed() | TurnFailed():
+        case TurnPinned() | KvRebuilt() | AttemptFailed():
             return _with_turn(state, advance(state.turns[event.turn], event))
+        case TurnFailed():
+            return _withdrawn(_with_turn(state, advance(state.turns[event.turn], event)), event.turn)
         case TurnCompleted():
             return _completed(_with_turn(state, advance(state.turns[event.turn], event)), event)
         case _:
@@ -101,6 +106,12 @@ def evolve(state: Conversation, event: ConversationEvent) -> Conversation:
 
 def _with_turn(state: Conversation, turn: Turn) -> Conversation:
     return replace(state, turns={**state.turns, turn.id: turn})
+
+
+def _withdrawn(state: Conversation, turn: TurnId) -> Conversation:
+    theirs = tuple(item for item in state.items if item.id in state.turns[turn].items)
+    kept = tuple(item for item in state.items if item not in theirs)
+    return replace(state, items=kept, withdrawn=(*state.withdrawn, *theirs))
 
 
 def _completed(state: Conversation, event: TurnCompleted) -> Conversation:

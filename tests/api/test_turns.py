@@ -295,6 +295,28 @@ def test_a_prompt_beyond_the_context_is_refused_with_both_numbers(stack: Stack) 
     assert "30" in error["message"]
 
 
+def test_a_turn_that_was_too_long_leaves_the_conversation_as_it_was(stack: Stack) -> None:
+    engine = stack.start_engine("a", alias=True)
+    conversation = stack.conversation()
+    stack.ask("one", conversation=conversation, instructions="be brief")
+    window = stack.state(conversation).window
+    engine.faults.max_model_len = len(window) + 20
+    assert stack.post(input="x" * 400, conversation=conversation).status_code == 400
+    assert stack.ask("two", conversation=conversation)["status"] == "completed"
+    assert engine.prompts[-1][: len(window)] == window
+    assert ord("x") + 10 not in engine.prompts[-1][len(window) :]
+
+
+def test_a_failed_first_turn_still_shows_its_instructions(stack: Stack) -> None:
+    engine = stack.start_engine("a", alias=True)
+    engine.faults.max_model_len = 3
+    conversation = stack.conversation()
+    assert stack.post(input="one", conversation=conversation, instructions="be brief").status_code == 400
+    (turn,) = stack.state(conversation).turns
+    shown = stack.http.get(f"/v1/responses/{turn}").json()
+    assert (shown["status"], shown["instructions"]) == ("failed", "be brief")
+
+
 def test_tenants_do_not_share_a_cache_salt_and_revisions_do_not_either(stack: Stack) -> None:
     one = stack.start_engine("a", alias=True)
     stack.ask("hello")

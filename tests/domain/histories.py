@@ -114,8 +114,8 @@ def attempt_failed(attempt: int = 1) -> AttemptFailed:
     return AttemptFailed(turn=TURN, attempt=attempt, reason="engine died")
 
 
-def failed() -> TurnFailed:
-    return TurnFailed(turn=TURN, code="no_engine", message="no engine")
+def failed(turn: TurnId = TURN) -> TurnFailed:
+    return TurnFailed(turn=turn, code="no_engine", message="no engine")
 
 
 def folded(events: Iterable[ConversationEvent]) -> Conversation:

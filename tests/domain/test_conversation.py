@@ -86,10 +86,17 @@ def test_the_next_prompt_adds_only_what_the_window_does_not_hold() -> None:
     assert [i.id for i in uncovered_items(state)] == ["msg_2"]
 
 
-def test_items_of_a_failed_turn_stay_and_are_rendered_next_time() -> None:
+def test_what_a_failed_turn_said_is_said_anew_and_not_twice() -> None:
     state = folded([*OPENING, failed(), message("msg_2")])
-    assert [i.id for i in uncovered_items(state)] == ["msg_1", "msg_2"]
+    assert [i.id for i in uncovered_items(state)] == ["msg_2"]
     assert state.open_turn is None
+
+
+def test_a_failed_turn_takes_nothing_of_earlier_turns_along() -> None:
+    second = TurnId("resp_2")
+    state = folded([*ANSWERED, message("msg_2"), started(second, ("msg_2",)), failed(second)])
+    assert [i.id for i in state.items] == ["msg_1", "msg_resp_1"]
+    assert state.covered_items == 2
 
 
 def test_a_late_attempt_is_fenced_off() -> None:
