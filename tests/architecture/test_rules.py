@@ -105,7 +105,7 @@ def test_the_environment_is_read_by_composition_roots_alone() -> None:
         "migrations/env.py",
         "service/__main__.py",
         "service/store/migrate.py",
-        "stack/cli.py",
+        "stack/commands/local.py",
         "stack/supervisor.py",
         "workers/engine_zygote.py",
         "workers/kv_connector/middleware.py",
