@@ -5,9 +5,6 @@ from collections.abc import Iterator
 import pytest
 
 from tests.api.stack import Stack, running_stack
-from tests.store.conftest import database, shared_database, template_database
-
-__all__ = ["database", "shared_database", "template_database"]
 
 
 @pytest.fixture

@@ -11,15 +11,12 @@ from service.domain.artifact import BootId
 from service.store.connection import make_engine
 from stack.ports import find_free_port
 from stack.valkey import EmbeddedValkey
-from tests.store.conftest import database, template_database
 from tests.workers.celery_worker import CeleryWorker
 from tests.workers.fake_api import FakeApi, serving
 from tests.workers.launched import Launched
 from tests.workers.prefill_engine import PrefillEngine
 from tests.workers.prefill_engine import serving as serving_prefills
 from tests.workers.waiting import register
-
-__all__ = ["database", "template_database"]
 
 NewWorker = Callable[[], CeleryWorker]
 FAKE_VLLM = Path(__file__).with_name("fake_vllm.py")
