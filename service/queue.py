@@ -1,21 +1,13 @@
 """The doorbell: tells the workers, through the broker, that a rebuild row waits; the row itself is the truth."""
 
-from enum import StrEnum
-
 from celery import Celery
 from kombu import Queue
 from kombu.exceptions import KombuError, OperationalError
 
 from service.domain.errors import Unavailable
+from service.domain.plan import RebuildQueue
 
 REBUILD_TASK = "everturn.rebuild"
-
-
-class QueueName(StrEnum):
-    INTERACTIVE = "interactive"
-    """A turn waits for it."""
-    BACKGROUND = "background"
-    """Warm-up: nobody waits."""
 
 
 PATIENCE_S = 2.0
@@ -24,7 +16,7 @@ PATIENCE_S = 2.0
 
 def broker_queues() -> tuple[Queue, ...]:
     """Both ends must declare them alike. Brokers other than RabbitMQ ignore the arguments."""
-    return tuple(Queue(name, queue_arguments={"x-queue-type": "quorum"}) for name in QueueName)
+    return tuple(Queue(name, queue_arguments={"x-queue-type": "quorum"}) for name in RebuildQueue)
 
 
 class Doorbell:
@@ -34,7 +26,7 @@ class Doorbell:
         self._celery = Celery("everturn-doorbell", broker=broker_url, set_as_current=False)
         self._celery.conf.update(
             task_queues=broker_queues(),
-            task_default_queue=QueueName.INTERACTIVE.value,
+            task_default_queue=RebuildQueue.INTERACTIVE.value,
             task_create_missing_queues=False,
             task_serializer="json",
             task_ignore_result=True,
@@ -47,12 +39,12 @@ class Doorbell:
             },
         )
 
-    def ring(self, rebuild: str, queue: str) -> None:
+    def ring(self, rebuild: str, queue: RebuildQueue) -> None:
         """Raises:
         Unavailable: the broker did not take the message; the sweeper rings again for rows that stall.
         """
         try:
-            self._celery.send_task(REBUILD_TASK, args=[rebuild], queue=queue, retry=False)
+            self._celery.send_task(REBUILD_TASK, args=[rebuild], queue=queue.value, retry=False)
         except (KombuError, OperationalError, OSError) as error:
             raise Unavailable(
                 f"The broker did not take rebuild {rebuild}: {error}. Is it running?"

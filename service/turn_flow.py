@@ -23,7 +23,7 @@ from service.domain.events import (
     TurnPinned,
 )
 from service.domain.evidence import Evidence, Published
-from service.domain.plan import Engine, History, TurnPlan, pick_prefill, plan_turn
+from service.domain.plan import Engine, History, RebuildQueue, TurnPlan, pick_prefill, plan_turn
 from service.domain.revision import RevisionDigest, same_text
 from service.domain.turn import TurnEvent, TurnState
 from service.store import artifacts, event_store, fleet, rebuilds, turns
@@ -272,7 +272,7 @@ def _enqueue_rebuild(conn: Connection, state: Conversation, pinned: TurnPinned, 
         revision=pinned.revision,
         offer=pinned.offer,
         tokens_total=len(state.window),
-        queue=rebuilds.Queue.INTERACTIVE,
+        queue=RebuildQueue.INTERACTIVE,
     )
     return rebuild
 

@@ -13,6 +13,7 @@ from typing import Self
 
 import httpx
 
+from service.domain.plan import RebuildQueue
 from stack.errors import StackError
 from stack.ports import LOOPBACK, require_free_port
 from stack.postgres import EmbeddedPostgres
@@ -99,7 +100,7 @@ class Deployment:
             self.release(self._worker)
         argv = ["-m", "celery", "--app", "workers.celery_app", "worker", "--beat", "--concurrency", "2"]
         schedule = ["--schedule", str(self.data / "run" / "beat")]
-        queues = ["--queues", "interactive,background", "--loglevel", "INFO"]
+        queues = ["--queues", ",".join(RebuildQueue), "--loglevel", "INFO"]
         alone = ["--without-mingle", "--without-gossip"]
         child = self._child("Celery worker", [*argv, *schedule, *queues, *alone], stop_s=WORKER_STOP_S)
         child.wait_ready(lambda: " ready." in child.log_tail(), timeout_s=WORKER_START_S)

@@ -5,7 +5,8 @@ from typing import Any
 from celery.signals import beat_embedded_init, worker_process_init, worker_process_shutdown
 
 from service.domain.errors import InvalidInput
-from service.queue import QueueName, broker_queues
+from service.domain.plan import RebuildQueue
+from service.queue import broker_queues
 from service.settings import Settings, read_settings
 from workers.pool_process import PoolProcess, end_with_parent
 from workers.tasks import WorkerApp, register_tasks
@@ -19,7 +20,7 @@ def make_app(settings: Settings) -> WorkerApp:
     longest_s = settings.rebuild_timeout_s + FINISH_S
     app.conf.update(
         task_queues=broker_queues(),
-        task_default_queue=QueueName.INTERACTIVE.value,
+        task_default_queue=RebuildQueue.INTERACTIVE.value,
         task_create_missing_queues=False,
         task_serializer="json",
         accept_content=["json"],

@@ -13,6 +13,7 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from service import turn_flow
 from service.domain.errors import EverturnError, Unavailable
+from service.domain.plan import RebuildQueue
 from service.queue import Doorbell
 from service.store import rebuilds, turns
 from service.store.connection import make_engine
@@ -64,7 +65,7 @@ class Backlog:
     waits: dict[str, tuple[float, float]] = field(default_factory=dict)
     """By rebuild: when next, and how long after that again; monotonic seconds."""
 
-    def due(self, stalled: Mapping[str, rebuilds.Queue], now: float) -> list[str]:
+    def due(self, stalled: Mapping[str, RebuildQueue], now: float) -> list[str]:
         self.waits = {rebuild: wait for rebuild, wait in self.waits.items() if rebuild in stalled}
         due = [rebuild for rebuild in stalled if now >= self.waits.get(rebuild, (now, 0.0))[0]]
         for rebuild in due:

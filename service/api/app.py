@@ -18,6 +18,7 @@ from service.api.request_id import RequestId
 from service.api.turn_runner import Tools, TurnRunner
 from service.api.wiring import Service
 from service.domain.errors import EverturnError
+from service.domain.plan import RebuildQueue
 from service.engine.client import timeouts
 from service.settings import Settings
 from service.store.connection import make_async_engine
@@ -33,7 +34,7 @@ def now() -> datetime:
     return datetime.now(UTC)
 
 
-def create_app(settings: Settings, *, ring: Callable[[str, str], None]) -> FastAPI:
+def create_app(settings: Settings, *, ring: Callable[[str, RebuildQueue], None]) -> FastAPI:
     """Args: ring: tells the workers of a rebuild, by its id and its queue."""
 
     @asynccontextmanager

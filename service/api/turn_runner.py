@@ -21,6 +21,7 @@ from service.domain.artifact import ArtifactId, BootId
 from service.domain.conversation import Conversation
 from service.domain.errors import EngineFailed, FenceLost, InvalidInput, Unavailable
 from service.domain.events import AttemptFailed, ConversationId, ItemId, TenantId, TurnId
+from service.domain.plan import RebuildQueue
 from service.domain.turn import TurnState
 from service.engine import client
 from service.settings import Settings
@@ -56,7 +57,7 @@ class Tools:
 
     database: Database
     http: httpx.AsyncClient
-    ring: Callable[[str, str], None]
+    ring: Callable[[str, RebuildQueue], None]
     settings: Settings
     metrics: Metrics
     owner: str
@@ -223,7 +224,7 @@ class TurnRunner:
 
     async def _ring(self, rebuild: str) -> None:
         try:
-            await asyncio.to_thread(self._tools.ring, rebuild, rebuilds.Queue.INTERACTIVE.value)
+            await asyncio.to_thread(self._tools.ring, rebuild, RebuildQueue.INTERACTIVE)
         except Unavailable as error:
             self._tools.metrics.doorbell_failures.inc()
             log.warning("rebuild %s waits for the sweeper: %s", rebuild, error)

@@ -21,6 +21,13 @@ class EngineRole(StrEnum):
     DECODE = "decode"
 
 
+class RebuildQueue(StrEnum):
+    INTERACTIVE = "interactive"
+    """A turn waits for it."""
+    BACKGROUND = "background"
+    """Warm-up: nobody waits."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Engine:
     boot: BootId

@@ -12,16 +12,12 @@ from service.domain.artifact import ArtifactId, BootId
 from service.domain.errors import FenceLost, VersionConflict
 from service.domain.events import ConversationId, TenantId, TurnId
 from service.domain.evidence import Refusal
+from service.domain.plan import RebuildQueue
 from service.domain.revision import RevisionDigest
 from service.store.codec import from_document, to_document
 from service.store.constraints import broken_constraint
 from service.store.leases import CLOCK, expired, lease_end
 from service.store.tables import ONE_ACTIVE_REBUILD, rebuilds
-
-
-class Queue(StrEnum):
-    INTERACTIVE = "interactive"
-    BACKGROUND = "background"
 
 
 class RebuildState(StrEnum):
@@ -54,7 +50,7 @@ class Rebuild:
     attempt: int
     revision: RevisionDigest
     offer: ArtifactId | None
-    queue: Queue
+    queue: RebuildQueue
     state: RebuildState
     fence: int
     owner: str | None
@@ -80,7 +76,7 @@ def enqueue(
     revision: RevisionDigest,
     offer: ArtifactId | None,
     tokens_total: int,
-    queue: Queue,
+    queue: RebuildQueue,
 ) -> None:
     """Raises: VersionConflict when the attempt has an active rebuild already."""
     row = {
@@ -191,7 +187,7 @@ def supersede(conn: Connection, *, turn: TurnId) -> None:
     )
 
 
-def stalled(conn: Connection, *, queued_for_s: float, limit: int) -> list[tuple[str, Queue]]:
+def stalled(conn: Connection, *, queued_for_s: float, limit: int) -> list[tuple[str, RebuildQueue]]:
     """Those to ring for again: queued for longer than that, or running under a lease that ran out."""
     forgotten = or_(
         and_(rebuilds.c.state == RebuildState.QUEUED, rebuilds.c.created_at <= lease_end(-queued_for_s)),
@@ -203,7 +199,7 @@ def stalled(conn: Connection, *, queued_for_s: float, limit: int) -> list[tuple[
         .order_by(rebuilds.c.created_at)
         .limit(limit)
     )
-    return [(row.rebuild_id, Queue(row.queue)) for row in conn.execute(query)]
+    return [(row.rebuild_id, RebuildQueue(row.queue)) for row in conn.execute(query)]
 
 
 def _active() -> ColumnElement[bool]:
@@ -234,7 +230,7 @@ def _rebuild(row: dict[str, Any]) -> Rebuild:
         attempt=row["attempt"],
         revision=RevisionDigest(row["revision"]),
         offer=_artifact(row["offer"]),
-        queue=Queue(row["queue"]),
+        queue=RebuildQueue(row["queue"]),
         state=RebuildState(row["state"]),
         fence=row["fence"],
         owner=row["owner"],

@@ -21,6 +21,7 @@ from service.api.app import create_app
 from service.domain.conversation import Conversation
 from service.domain.errors import Unavailable
 from service.domain.events import ConversationId, Event, TenantId
+from service.domain.plan import RebuildQueue
 from service.rollout_flow import Secrets
 from service.settings import Settings
 from service.store import artifacts, event_store, fleet, keys
@@ -42,7 +43,7 @@ class Bell:
     broken: bool = False
     unheard: bool = False
 
-    def ring(self, rebuild: str, _queue: str) -> None:
+    def ring(self, rebuild: str, _queue: RebuildQueue) -> None:
         self.rung.append(rebuild)
         if self.broken:
             raise Unavailable("the broker is down")

@@ -7,6 +7,7 @@ import pytest
 from sqlalchemy import Engine
 
 from service.domain.errors import Unavailable
+from service.domain.plan import RebuildQueue
 from service.queue import Doorbell
 from stack.valkey import EmbeddedValkey
 from tests.workers.brokers import client_of
@@ -26,7 +27,7 @@ def begun(store: Engine, prefiller: PrefillEngine, broker: EmbeddedValkey, worke
     waiting = make_waiting(store)
     prefiller.go.clear()
     doorbell = Doorbell(broker.url())
-    doorbell.ring(waiting.rebuild, "interactive")
+    doorbell.ring(waiting.rebuild, RebuildQueue.INTERACTIVE)
     doorbell.close()
     assert prefiller.begun.acquire(timeout=10)
     return waiting
@@ -91,7 +92,7 @@ def test_the_broker_is_away_when_it_should_ring(
     broker.stop()
     waiting = make_waiting(store)
     with pytest.raises(Unavailable):
-        Doorbell(url).ring(waiting.rebuild, "interactive")
+        Doorbell(url).ring(waiting.rebuild, RebuildQueue.INTERACTIVE)
     until(lambda: "did not take rebuild" in worker.said(), "the sweeper tried as well", 10)
     broker.start()
     until(waiting.ended, "the rebuild ends", 30)

@@ -10,8 +10,9 @@ from sqlalchemy.exc import IntegrityError
 from service.domain.artifact import BootId
 from service.domain.errors import FenceLost, VersionConflict
 from service.domain.events import TurnId
+from service.domain.plan import RebuildQueue
 from service.store import rebuilds
-from service.store.rebuilds import Claim, Queue, Rebuild, RebuildState
+from service.store.rebuilds import Claim, Rebuild, RebuildState
 from tests.store.histories import ACME, CHAT, KV, NEW_ENGINE, TURN, V13, refused
 
 RACERS = 8
@@ -28,7 +29,7 @@ def enqueue(conn: Connection, rebuild: str = "rb_1", *, turn: TurnId = TURN, att
         revision=V13,
         offer=KV,
         tokens_total=96,
-        queue=Queue.INTERACTIVE,
+        queue=RebuildQueue.INTERACTIVE,
     )
 
 
@@ -211,11 +212,11 @@ def test_a_finished_rebuild_says_what_came_of_it(conn: Connection) -> None:
 def test_what_waits_or_was_left_is_stalled_and_what_is_worked_on_is_not(conn: Connection) -> None:
     enqueue(conn)
     assert rebuilds.stalled(conn, queued_for_s=60, limit=10) == []
-    assert rebuilds.stalled(conn, queued_for_s=0, limit=10) == [("rb_1", Queue.INTERACTIVE)]
+    assert rebuilds.stalled(conn, queued_for_s=0, limit=10) == [("rb_1", RebuildQueue.INTERACTIVE)]
     claim(conn, lease_s=60)
     assert rebuilds.stalled(conn, queued_for_s=0, limit=10) == []
     rebuilds.renew(conn, rebuild="rb_1", fence=1, lease_s=0)
-    assert rebuilds.stalled(conn, queued_for_s=60, limit=10) == [("rb_1", Queue.INTERACTIVE)]
+    assert rebuilds.stalled(conn, queued_for_s=60, limit=10) == [("rb_1", RebuildQueue.INTERACTIVE)]
     finish(conn, fence=1)
     assert rebuilds.stalled(conn, queued_for_s=0, limit=10) == []
 

@@ -6,7 +6,8 @@ from itertools import pairwise
 import pytest
 from sqlalchemy import Engine, text
 
-from service.queue import Doorbell, QueueName
+from service.domain.plan import RebuildQueue
+from service.queue import Doorbell
 from service.store import rebuilds
 from stack.valkey import EmbeddedValkey
 from tests.workers.brokers import client_of
@@ -15,7 +16,7 @@ from tests.workers.waiting import make_waiting
 from workers.sweeper import LONGEST_AGAIN_S, Backlog, sweep
 
 DEAD_BROKER = "redis://127.0.0.1:9/0"
-INTERACTIVE = rebuilds.Queue.INTERACTIVE
+INTERACTIVE = RebuildQueue.INTERACTIVE
 
 
 @pytest.fixture
@@ -35,7 +36,7 @@ def doorbell(broker_url: str) -> Iterator[Doorbell]:
 
 def rung(broker_url: str) -> int:
     with client_of(broker_url) as client:
-        return int(client.llen(QueueName.INTERACTIVE))
+        return int(client.llen(RebuildQueue.INTERACTIVE))
 
 
 def age(store: Engine) -> None:

@@ -4,6 +4,7 @@ import signal
 
 from sqlalchemy import Engine, text
 
+from service.domain.plan import RebuildQueue
 from service.queue import Doorbell
 from stack.valkey import EmbeddedValkey
 from tests.workers.celery_worker import CeleryWorker, has_ended, until
@@ -14,7 +15,7 @@ from tests.workers.waiting import Waiting, make_waiting
 def ring(broker: EmbeddedValkey, *waiting: Waiting) -> None:
     doorbell = Doorbell(broker.url())
     for each in waiting:
-        doorbell.ring(each.rebuild, "interactive")
+        doorbell.ring(each.rebuild, RebuildQueue.INTERACTIVE)
     doorbell.close()
 
 
