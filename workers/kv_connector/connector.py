@@ -4,6 +4,7 @@
 
 import json
 import logging
+import secrets
 from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
@@ -24,6 +25,8 @@ from vllm.v1.metrics.cache_hit_source import CacheHitSource
 from service.domain.artifact import BootId, Tensor
 from service.domain.errors import EverturnError, InvalidInput
 from service.domain.revision import Descriptor
+from workers.kv_connector.counters import Counters
+from workers.kv_connector.hash_root import HashRoot
 from workers.kv_connector.hooks import never_raises
 from workers.kv_connector.identity import block_tensors, measure
 from workers.kv_connector.jobs import Jobs
@@ -54,6 +57,7 @@ class EverturnConnector(KVConnectorBase_V1, SupportsHMA):  # type: ignore[misc]
         self._measurement: Measurement | None = None
         self._worker: WorkerSide | None = None
         self._settled = Settled()
+        self._idle = False
         if role == KVConnectorRole.SCHEDULER:
             self._reports = Reports(self._run_dir)
             self._reports.forget_identity()
@@ -61,6 +65,8 @@ class EverturnConnector(KVConnectorBase_V1, SupportsHMA):  # type: ignore[misc]
             self._scheduler = SchedulerSide(
                 store=self._store,
                 reports=self._reports,
+                root=HashRoot(secrets.token_hex(16)),
+                counters=Counters(self._run_dir),
                 boot=self._boot,
                 unsupported=_unsupported(vllm_config, kv_cache_config),
             )
@@ -164,6 +170,7 @@ class EverturnConnector(KVConnectorBase_V1, SupportsHMA):  # type: ignore[misc]
         step = self._get_connector_metadata()
         if isinstance(step, StepJobs) and self._worker is not None:
             self._worker.start(step.jobs)
+        self._idle = forward_context.attn_metadata is None
 
     def wait_for_layer_load(self, layer_name: str) -> None:
         return
@@ -176,7 +183,7 @@ class EverturnConnector(KVConnectorBase_V1, SupportsHMA):  # type: ignore[misc]
 
     @never_raises(lambda *_: KVConnectorTransferResults())
     def get_transfer_results(self, finished_req_ids: set[str]) -> KVConnectorTransferResults:
-        self._settled = self._worker.settled() if self._worker is not None else Settled()
+        self._settled = self._worker.settled(idle=self._idle) if self._worker is not None else Settled()
         return KVConnectorTransferResults(
             finished_sending=set(self._settled.saved),
             finished_recving=set(self._settled.loaded),

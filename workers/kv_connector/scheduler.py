@@ -1,6 +1,6 @@
 """The connector inside the scheduler: decides on the offered artifact before a token is promised, and plans what is saved.
 
-A request's life here: arrived (salted by tenant) -> matched (decide once) -> allocated (plan the load) -> learned (loaded or refused)
+A request's life here: arrived (its block hashes rooted) -> matched (decide once) -> allocated (plan the load) -> learned (loaded or refused)
 -> finished (plan the save, or say why not) -> learned (published or failed) -> forgotten.
 """
 
@@ -8,8 +8,7 @@ import logging
 import time
 from collections import OrderedDict
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from hashlib import sha256
+from dataclasses import replace
 from typing import Any
 
 from service.domain.artifact import (
@@ -29,9 +28,12 @@ from service.domain.artifact import (
 from service.domain.errors import InvalidInput, InvalidManifest
 from service.domain.evidence import Evidence, KvRequest, Loaded, Published, Refusal
 from service.domain.revision import Descriptor
+from workers.kv_connector.counters import Count, Counters
+from workers.kv_connector.hash_root import HashRoot
 from workers.kv_connector.jobs import Jobs, LoadJob, Outcomes, SaveBlock, SaveJob
 from workers.kv_connector.reports import Reports
 from workers.kv_connector.store import BlockStore
+from workers.kv_connector.tracked import Tracked, unsupported_request
 
 logger = logging.getLogger("vllm.everturn")
 
@@ -44,30 +46,26 @@ PUBLISHABLE = frozenset({"FINISHED_STOPPED", "FINISHED_LENGTH_CAPPED"})
 """By the names of vLLM's request states."""
 
 
-@dataclass(slots=True, kw_only=True)
-class _Tracked:
-    kv: KvRequest
-    evidence: Evidence
-    manifest: Manifest | None = None
-    admitted: Admitted | None = None
-    decided: bool = False
-    loading: bool = False
-    saving: bool = False
-    ended: bool = False
-    load_refused: bool = False
-    loaded_from_block: int = 0
-    """Blocks [loaded_from_block, admitted.blocks) came from the store."""
-
-
 class SchedulerSide:
-    def __init__(self, *, store: BlockStore, reports: Reports, boot: BootId, unsupported: str | None) -> None:
+    def __init__(
+        self,
+        *,
+        store: BlockStore,
+        reports: Reports,
+        root: HashRoot,
+        counters: Counters,
+        boot: BootId,
+        unsupported: str | None,
+    ) -> None:
         self._store = store
         self._reports = reports
+        self._root = root
+        self._counters = counters
         self._boot = boot
         self._unsupported = unsupported
         self._own: Descriptor | None = None
         self._tensors: tuple[Tensor, ...] = ()
-        self._tracked: dict[str, _Tracked] = {}
+        self._tracked: dict[str, Tracked] = {}
         self._loads: list[LoadJob] = []
         self._saves: list[SaveJob] = []
         self._lost: list[str] = []
@@ -76,16 +74,13 @@ class SchedulerSide:
 
     def identify(self, own: Descriptor, tensors: tuple[Tensor, ...]) -> None:
         self._own, self._tensors = own, tensors
+        self._root.identify(own.digest)
 
     def arrived(self, request: Any) -> None:
-        """Keeps tenants apart in the engine's own prefix cache too, whatever salt the caller gave, or forgot."""
+        """Every request, also one that does not speak to us."""
         tracked = self._track(request)
-        if tracked is None:
-            return
-        folder = sha256(tracked.kv.tenant.encode("utf-8", "surrogatepass")).hexdigest()
-        request.cache_salt = f"everturn {folder} {request.cache_salt or ''}"
-        request.block_hashes.clear()
-        request.update_block_hashes()
+        self._root.fold_into(request, None if tracked is None else tracked.kv.tenant)
+        self._counters.add(Count.REQUESTS)
 
     def matched(self, request: Any, local_tokens: int) -> int:
         """Tokens beyond `local_tokens` that the store will supply; decided once, repeatable."""
@@ -131,6 +126,8 @@ class SchedulerSide:
         if tracked is None:
             return False
         tracked.ended = True
+        if not tracked.loading and tracked.evidence.loaded is None and tracked.evidence.refusal is None:
+            self._counters.add(Count.MISSES)
         if tracked.kv.publish is not None:
             planned = self._plan_save(request, tracked, block_ids)
             if isinstance(planned, SaveJob):
@@ -138,7 +135,7 @@ class SchedulerSide:
                 self._pending_saves += 1
                 self._saves.append(planned)
             else:
-                tracked.evidence = replace(tracked.evidence, publish_failure=planned)
+                self._not_published(tracked, planned)
             self._report(tracked)
         self._forget_if_settled(request.request_id, tracked)
         return tracked.saving
@@ -167,18 +164,18 @@ class SchedulerSide:
             self._refuse(tracked, Refused(reason=RefusalReason.INTERNAL_ERROR, detail=words))
         if tracked.ended and tracked.kv.publish is not None:
             self._withdraw_save(request.request_id, tracked)
-            tracked.evidence = replace(tracked.evidence, publish_failure=words)
+            self._not_published(tracked, words)
         self._report(tracked)
         self._forget_if_settled(request.request_id, tracked)
 
-    def _withdraw_save(self, request_id: str, tracked: _Tracked) -> None:
+    def _withdraw_save(self, request_id: str, tracked: Tracked) -> None:
         """Its blocks go back to the engine now, so nothing may read them any more."""
         self._saves = [job for job in self._saves if job.request_id != request_id]
         if tracked.saving:
             tracked.saving = False
             self._pending_saves -= 1
 
-    def _track(self, request: Any) -> _Tracked | None:
+    def _track(self, request: Any) -> Tracked | None:
         tracked = self._tracked.get(request.request_id)
         if tracked is not None:
             return tracked
@@ -193,10 +190,10 @@ class SchedulerSide:
         evidence = Evidence(
             attempt=kv.attempt, boot=self._boot, revision=revision, prompt_tokens=request.num_prompt_tokens
         )
-        tracked = self._tracked[request.request_id] = _Tracked(kv=kv, evidence=evidence)
+        tracked = self._tracked[request.request_id] = Tracked(kv=kv, evidence=evidence)
         return tracked
 
-    def _decide(self, request: Any, tracked: _Tracked) -> None:
+    def _decide(self, request: Any, tracked: Tracked) -> None:
         if tracked.kv.offer is None:
             return
         verdict = self._verdict(request, tracked)
@@ -205,11 +202,11 @@ class SchedulerSide:
         else:
             self._refuse(tracked, verdict)
 
-    def _verdict(self, request: Any, tracked: _Tracked) -> Admitted | Refused:
+    def _verdict(self, request: Any, tracked: Tracked) -> Admitted | Refused:
         artifact = parse_artifact_id(tracked.kv.offer)
         if isinstance(artifact, Refused):
             return artifact
-        if problem := self._unsupported or _unsupported_request(request):
+        if problem := self._unsupported or unsupported_request(request):
             return Refused(reason=RefusalReason.LAYOUT_UNSUPPORTED, detail=problem)
         manifest = self._manifest(tracked.kv.tenant, artifact)
         if isinstance(manifest, Refused):
@@ -239,7 +236,7 @@ class SchedulerSide:
             )
         return manifest
 
-    def _refuse(self, tracked: _Tracked, refused: Refused) -> None:
+    def _refuse(self, tracked: Tracked, refused: Refused) -> None:
         manifest = tracked.manifest
         refusal = Refusal(
             artifact=str(tracked.kv.offer)[:100],
@@ -250,9 +247,10 @@ class SchedulerSide:
             artifact_producer=manifest.producer if manifest else None,
         )
         tracked.evidence = replace(tracked.evidence, refusal=refusal, loaded=None)
+        self._counters.add(Count.REFUSALS, reason=refusal.reason)
         logger.info("Everturn refuses %s: %s, %s", refusal.artifact, refusal.reason, refusal.detail)
 
-    def _plan_save(self, request: Any, tracked: _Tracked, block_ids: Sequence[int]) -> SaveJob | str:
+    def _plan_save(self, request: Any, tracked: Tracked, block_ids: Sequence[int]) -> SaveJob | str:
         artifact = parse_artifact_id(tracked.kv.publish)
         if isinstance(artifact, Refused):
             return artifact.detail
@@ -262,7 +260,7 @@ class SchedulerSide:
             return "this attempt was promised KV that was then refused"
         if self._own is None:
             return "this engine has not measured itself"
-        if problem := self._unsupported or _unsupported_request(request):
+        if problem := self._unsupported or unsupported_request(request):
             return problem
         if type(tracked.kv.lease_s) is not int or tracked.kv.lease_s <= 0:
             return "its lease is not a positive number of seconds"
@@ -281,7 +279,7 @@ class SchedulerSide:
         )
 
     def _blocks_to_save(
-        self, request: Any, tracked: _Tracked, block_ids: Sequence[int], own: Descriptor
+        self, request: Any, tracked: Tracked, block_ids: Sequence[int], own: Descriptor
     ) -> tuple[SaveBlock, ...]:
         size = own.kv.block_size
         # The KV of the token sampled last is not computed, or not surely: it is never part of an artifact.
@@ -301,13 +299,13 @@ class SchedulerSide:
         self._remember(blocks)
         return blocks
 
-    def _verified_blocks(self, tracked: _Tracked) -> dict[str, Block]:
+    def _verified_blocks(self, tracked: Tracked) -> dict[str, Block]:
         if tracked.evidence.loaded is None or tracked.manifest is None or tracked.admitted is None:
             return {}
         loaded = tracked.manifest.blocks[tracked.loaded_from_block : tracked.admitted.blocks]
         return {block.key: block for block in loaded}
 
-    def _made_by(self, request: Any, tracked: _Tracked, index: int, key: str, size: int) -> MadeBy:
+    def _made_by(self, request: Any, tracked: Tracked, index: int, key: str, size: int) -> MadeBy:
         """PREFILL only where it is certain: whoever compares bit for bit relies on it."""
         if request.num_preemptions or (index + 1) * size > request.num_prompt_tokens:
             return MadeBy.DECODE
@@ -330,11 +328,16 @@ class SchedulerSide:
         tracked.loading = False
         if isinstance(outcome, Loaded):
             tracked.evidence = replace(tracked.evidence, loaded=outcome)
+            self._counters.add(Count.HITS)
+            self._counters.add(Count.HIT_TOKENS, outcome.tokens)
+            self._counters.add(Count.HIT_BYTES, outcome.bytes)
+            self._counters.add(Count.HIT_SECONDS, outcome.seconds)
         else:
             # Never offered to this request again, also where the engine recomputes by itself.
             tracked.admitted, tracked.load_refused = None, True
             if tracked.evidence.refusal is None:
                 tracked.evidence = replace(tracked.evidence, refusal=outcome, loaded=None)
+                self._counters.add(Count.REFUSALS, reason=outcome.reason)
         self._report(tracked)
         self._forget_if_settled(request_id, tracked)
 
@@ -346,32 +349,25 @@ class SchedulerSide:
         tracked.saving = False
         if isinstance(outcome, Published):
             tracked.evidence = replace(tracked.evidence, published=outcome)
+            self._counters.add(Count.PUBLISHED)
+            self._counters.add(Count.PUBLISHED_BYTES, outcome.bytes)
         else:
-            tracked.evidence = replace(tracked.evidence, publish_failure=outcome)
+            self._not_published(tracked, outcome)
         self._report(tracked)
         self._forget_if_settled(request_id, tracked)
 
-    def _forget_if_settled(self, request_id: str, tracked: _Tracked) -> None:
+    def _not_published(self, tracked: Tracked, why: str) -> None:
+        tracked.evidence = replace(tracked.evidence, publish_failure=why)
+        self._counters.add(Count.PUBLISH_FAILURES)
+
+    def _forget_if_settled(self, request_id: str, tracked: Tracked) -> None:
         if tracked.ended and not tracked.loading and not tracked.saving:
             del self._tracked[request_id]
 
-    def _report(self, tracked: _Tracked) -> None:
+    def _report(self, tracked: Tracked) -> None:
         wanted = tracked.kv.publish is not None
         known = tracked.evidence.published is not None or tracked.evidence.publish_failure is not None
         try:
             self._reports.write_attempt(tracked.evidence, publishing=wanted and not known)
         except OSError:  # a full disk loses the report, not the request
             logger.exception("Everturn could not report on attempt %s", tracked.kv.attempt)
-
-
-def _unsupported_request(request: Any) -> str | None:
-    for name, present in (
-        ("adapters", request.lora_request is not None),
-        ("images, audio and video", bool(request.mm_features)),
-        ("prompt embeddings", request.prompt_embeds is not None or request.prompt_token_ids is None),
-        ("pooling", request.pooling_params is not None),
-        ("streamed input", request.resumable),
-    ):
-        if present:
-            return f"requests with {name} are not carried"
-    return None

@@ -12,6 +12,8 @@ from service.domain.evidence import Evidence, Loaded, Refusal
 from service.domain.revision import Descriptor
 from tests.domain.descriptors import V12, V13
 from tests.workers.kv_connector.paged_fakes import SIZE, TENANT, TOKENS, manifest_of, save, side
+from workers.kv_connector.counters import Count, Counters, read_counters
+from workers.kv_connector.hash_root import HashRoot
 from workers.kv_connector.hooks import never_raises
 from workers.kv_connector.jobs import LoadJob, Outcomes
 from workers.kv_connector.reports import Reports, read_attempt
@@ -41,7 +43,12 @@ def scene(tmp_path: Path) -> Scene:
 def scheduler_side(root: Path, own: Descriptor | None = V12, unsupported: str | None = None) -> SchedulerSide:
     engine = side(root / "kv")
     scheduler = SchedulerSide(
-        store=engine.store, reports=Reports(root / "run"), boot=BootId("boot_x"), unsupported=unsupported
+        store=engine.store,
+        reports=Reports(root / "run"),
+        root=HashRoot("nonce"),
+        counters=Counters(root / "run"),
+        boot=BootId("boot_x"),
+        unsupported=unsupported,
     )
     if own is not None:
         tensors: tuple[Tensor, ...] = engine.paged.tensors
@@ -250,11 +257,16 @@ def test_a_lease_that_is_no_time_is_not_published(scene: Scene, lease_s: object)
 @pytest.mark.parametrize(
     "params", [None, {}, {"everturn": None}, {"everturn": "x"}, {"everturn": {"attempt": 7, "tenant": "t"}}]
 )
-def test_requests_that_do_not_speak_to_us_pass_untouched(scene: Scene, params: Any) -> None:
-    req = request()
+def test_requests_that_do_not_speak_to_us_are_rooted_apart_from_every_tenant(
+    scene: Scene, params: Any
+) -> None:
+    req, tenants = request(), request("turn.2", tenant="-")
     req.kv_transfer_params = params
     scene.scheduler.arrived(req)
-    assert req.cache_salt is None
+    scene.scheduler.arrived(tenants)
+    assert V12.digest in req.cache_salt
+    assert req.cache_salt != tenants.cache_salt
+    assert req.block_hashes == []
     assert scene.scheduler.matched(req, 0) == 0
     assert scene.scheduler.finished(req, list(range(9))) is False
 
@@ -268,6 +280,47 @@ def test_tenants_get_salts_of_their_own_whatever_the_caller_chose(scene: Scene) 
         assert req.block_hashes == []
         salts.add(req.cache_salt)
     assert len(salts) == 4
+
+
+def test_revisions_get_salts_of_their_own_and_the_same_revision_the_same(scene: Scene) -> None:
+    salts = {}
+    for name, own in (("v12", V12), ("v12 again", V12), ("v13", V13)):
+        req = request()
+        scheduler_side(scene.root, own).arrived(req)
+        salts[name] = req.cache_salt
+    assert salts["v12"] == salts["v12 again"] != salts["v13"]
+
+
+def test_an_unmeasured_engine_shares_block_hashes_with_no_other_boot() -> None:
+    one, other = HashRoot("boot one"), HashRoot("boot two")
+    assert one.salt("a", None) != other.salt("a", None)
+    one.identify(V12.digest)
+    assert one.salt("a", None) == (other.identify(V12.digest), other.salt("a", None))[1]
+
+
+def test_what_happened_is_counted_once(scene: Scene) -> None:
+    hit = request("hit", offer=HANDLE)
+    scene.scheduler.learned(Outcomes({hit.request_id: loaded(promised(scene, hit))}, {}))
+    scene.scheduler.finished(hit, [])
+    broken = request("broken", offer=HANDLE, publish="kv_00000000aa")
+    scene.scheduler.learned(Outcomes({broken.request_id: refused(promised(scene, broken))}, {}))
+    scene.scheduler.matched(broken, 0)
+    scene.scheduler.finished(broken, [])
+    unknown = request("unknown", offer="kv_00000000ff")
+    scene.scheduler.matched(unknown, 0)
+    scene.scheduler.matched(unknown, 0)
+    scene.scheduler.finished(unknown, [])
+    scene.scheduler.finished(request("plain"), [])
+    counted = {series: number for series, number in read_counters(scene.root / "run").items() if number}
+    assert counted == {
+        (Count.HITS, None): 1,
+        (Count.HIT_TOKENS, None): 3 * SIZE,
+        (Count.HIT_BYTES, None): 1,
+        (Count.MISSES, None): 1,
+        (Count.REFUSALS, RefusalReason.BLOCK_MISSING): 1,
+        (Count.REFUSALS, RefusalReason.MANIFEST_MISSING): 1,
+        (Count.PUBLISH_FAILURES, None): 1,
+    }
 
 
 def test_after_a_fault_of_ours_the_request_is_refused_what_it_was_offered(scene: Scene) -> None:

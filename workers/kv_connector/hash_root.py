@@ -1,0 +1,34 @@
+"""What vLLM's block hashes start from: this engine's revision and the request's tenant, so that nothing keyed by them crosses either.
+
+vLLM hashes a request's salt into its first block, and each block into the next: its own prefix cache, its offload tiers and every
+connector that names KV by block hash look under other names once the salt differs.
+"""
+
+from hashlib import sha256
+from typing import Any
+
+from service.domain.revision import RevisionDigest
+
+NO_TENANT = "-"
+"""Of requests that name none: they share KV with each other, and with no tenant."""
+
+
+class HashRoot:
+    def __init__(self, nonce: str) -> None:
+        """`nonce`: of this boot alone, for as long as the revision is unknown: then KV is shared with no other boot."""
+        self._identity = f"unmeasured {nonce}"
+
+    def identify(self, revision: RevisionDigest) -> None:
+        self._identity = revision
+
+    def salt(self, tenant: str | None, callers: str | None) -> str:
+        """Whatever salt the caller gave, or forgot, only divides further what revision and tenant divide."""
+        folder = NO_TENANT if tenant is None else sha256(tenant.encode("utf-8", "surrogatepass")).hexdigest()
+        return f"everturn {self._identity} {folder} {callers or ''}"
+
+    def fold_into(self, request: Any, tenant: str | None) -> None:
+        """Before the engine looks the request up anywhere."""
+        # First of all: a request without hashes finds nothing, should what follows fail.
+        request.block_hashes.clear()
+        request.cache_salt = self.salt(tenant, request.cache_salt)
+        request.update_block_hashes()
