@@ -1,11 +1,13 @@
 """Reads an admitted artifact's blocks into the KV cache, and trusts none of them: every block is checked before it is copied."""
 
 import time
+from collections.abc import Iterable
 from typing import Any
 
-from service.domain.artifact import Block, RefusalReason
+from service.domain.artifact import Block, RefusalReason, refused_by_contract
 from service.domain.evidence import Loaded, Refusal
 from workers.kv_connector.jobs import LoadJob
+from workers.kv_connector.lanes import Lanes
 from workers.kv_connector.paged import PagedBlocks, memory
 from workers.kv_connector.store import BlockHeader, BlockStore, BlockUnreadable
 
@@ -22,14 +24,15 @@ class Loader:
     def __init__(self, store: BlockStore, paged: PagedBlocks) -> None:
         self._store = store
         self._paged = paged
+        self._lanes = Lanes("everturn-read")
 
     def load(self, job: LoadJob, mark: Any) -> Loaded | Refusal:
         """On refusal the request's blocks hold nothing of use, and the engine must not compute on them."""
         started = time.monotonic()
         try:
-            _check_lease(job)
+            self._check_may_read(job)
             self._fill(job, mark)
-            _check_lease(job)
+            self._check_may_read(job)
         except Unfit as unfit:
             return refusal(job, unfit.reason, str(unfit))
         return Loaded(
@@ -39,39 +42,64 @@ class Loader:
             tokens=len(job.blocks) * self._paged.own.kv.block_size,
             bytes=len(job.blocks) * self._paged.block_bytes,
             seconds=time.monotonic() - started,
+            contract=job.waiver.contract.id if job.waiver else None,
         )
 
+    def shutdown(self) -> None:
+        self._lanes.shutdown()
+
+    def _check_may_read(self, job: LoadJob) -> None:
+        """Once more what the scheduler side has checked, before the bytes are read and after."""
+        now_ms = time.time_ns() // 1_000_000
+        if now_ms >= job.expires_ms:
+            raise Unfit(
+                RefusalReason.LEASE_EXPIRED,
+                f"it expired at {job.expires_ms}, before its blocks were all read",
+            )
+        own, waiver = self._paged.own, job.waiver
+        if job.revision == own.digest and waiver is None:
+            return
+        if waiver is None or waiver.producer.digest != job.revision:
+            raise Unfit(
+                RefusalReason.REVISION_MISMATCH, f"made under {job.revision}, this engine is {own.digest}"
+            )
+        refused = refused_by_contract(waiver.contract, own=own, theirs=waiver.producer, now_ms=now_ms)
+        if refused is not None:
+            raise Unfit(refused.reason, refused.detail)
+
     def _fill(self, job: LoadJob, mark: Any) -> None:
-        buffer = self._paged.host_buffer()
-        with self._paged.copies(mark) as finish_copies:
-            for block, block_id in zip(job.blocks, job.block_ids, strict=True):
-                header, checksum = self._read(job, block, memory(buffer))
-                self._check(job, block, header, checksum)
-                self._paged.copy_in(buffer, block_id)
-                finish_copies()
+        def lane(pairs: Iterable[tuple[Block, int]]) -> None:
+            buffer = self._paged.own_buffer()
+            with self._paged.copies(mark) as finish_copies:
+                for block, block_id in pairs:
+                    header, checksum = self._read(job, block, memory(buffer))
+                    self._check(job, block, header, checksum)
+                    self._paged.copy_in(buffer, block_id)
+                    finish_copies()
+
+        self._lanes.each(zip(job.blocks, job.block_ids, strict=True), lane)
 
     def _read(self, job: LoadJob, block: Block, payload: memoryview) -> tuple[BlockHeader, str]:
-        own = self._paged.own.digest
         try:
-            return self._store.read_block(job.tenant, own, block.key, payload)
+            return self._store.read_block(job.tenant, job.revision, block.key, payload)
         except FileNotFoundError as error:
             raise Unfit(RefusalReason.BLOCK_MISSING, f"block {block.key} is gone") from error
         except BlockUnreadable as error:
-            self._store.quarantine(job.tenant, own, block.key)
+            self._store.quarantine(job.tenant, job.revision, block.key)
             raise Unfit(RefusalReason.BLOCK_UNREADABLE, f"block {block.key}: {error}") from error
         except OSError as error:
             raise Unfit(RefusalReason.STORE_UNREACHABLE, str(error)) from error
 
     def _check(self, job: LoadJob, block: Block, header: BlockHeader, checksum: str) -> None:
         """The block's own word first, then the manifest's: who made it, whose it is, what it holds, its bytes."""
-        own = self._paged.own.digest
         name = f"block {block.key}"
         if checksum != header.checksum:
-            self._store.quarantine(job.tenant, own, block.key)
+            self._store.quarantine(job.tenant, job.revision, block.key)
             raise Unfit(RefusalReason.CHECKSUM_MISMATCH, f"{name} is not what was written")
-        if header.revision != own or job.revision != own:
+        if header.revision != job.revision:
             raise Unfit(
-                RefusalReason.REVISION_MISMATCH, f"{name} was made under {header.revision}, not {own}"
+                RefusalReason.REVISION_MISMATCH,
+                f"{name} was made under {header.revision}, not {job.revision}",
             )
         if header.tenant != job.tenant:
             raise Unfit(RefusalReason.TENANT_MISMATCH, f"{name} is another tenant's")
@@ -90,10 +118,3 @@ def refusal(job: LoadJob, reason: RefusalReason, detail: str) -> Refusal:
         artifact_revision=job.revision,
         artifact_producer=job.producer,
     )
-
-
-def _check_lease(job: LoadJob) -> None:
-    if time.time_ns() // 1_000_000 >= job.expires_ms:
-        raise Unfit(
-            RefusalReason.LEASE_EXPIRED, f"it expired at {job.expires_ms}, before its blocks were all read"
-        )

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from threading import local
 from typing import Any
 
 import torch
@@ -29,13 +30,19 @@ class PagedBlocks:
         self._device = next(iter(kv_caches.values())).device
         self._slices: list[_Slice] = []
         self.block_bytes = 0
+        self._local = local()
         for cache in kv_caches.values():
             size = cache[0].numel() * cache.element_size()
             self._slices.append(_Slice(cache, self.block_bytes, self.block_bytes + size))
             self.block_bytes += size
 
-    def host_buffer(self) -> torch.Tensor:
-        return torch.empty(self.block_bytes, dtype=torch.uint8, pin_memory=self._device.type == "cuda")
+    def own_buffer(self, index: int = 0) -> torch.Tensor:
+        """Of one block, and of the calling thread, which keeps it: fresh pages and pinning cost more than the copy."""
+        buffers: dict[int, torch.Tensor] = self._local.__dict__.setdefault("buffers", {})
+        if index not in buffers:
+            pinned = self._device.type == "cuda"
+            buffers[index] = torch.empty(self.block_bytes, dtype=torch.uint8, pin_memory=pinned)
+        return buffers[index]
 
     def mark(self) -> Any:
         """The device's work so far: copies wait for it, and for nothing later."""

@@ -1,6 +1,7 @@
 """Publishes a finished request's blocks: each block once, whole and synced, and the manifest last."""
 
 import time
+from collections.abc import Iterable
 from hashlib import sha256
 from typing import Any
 
@@ -9,6 +10,7 @@ import torch
 from service.domain.artifact import Block, BootId, MadeBy, Manifest
 from service.domain.evidence import Published
 from workers.kv_connector.jobs import SaveBlock, SaveJob
+from workers.kv_connector.lanes import Lanes
 from workers.kv_connector.paged import PagedBlocks, memory
 from workers.kv_connector.store import BlockHeader, BlockStore, BlockUnreadable
 
@@ -21,25 +23,36 @@ class Saver:
         self._store = store
         self._paged = paged
         self._boot = boot
+        self._lanes = Lanes("everturn-write")
 
     def save(self, job: SaveJob, mark: Any) -> Published | str:
         """What was published, or in words why nothing was; blocks without a manifest are invisible."""
-        buffer, spare = self._paged.host_buffer(), self._paged.host_buffer()
-        stored = []
         try:
+            return self._publish(job, self._write(job, mark))
+        except OSError as error:
+            return f"the store refused: {error}"
+
+    def shutdown(self) -> None:
+        self._lanes.shutdown()
+
+    def _write(self, job: SaveJob, mark: Any) -> list[tuple[Block, MadeBy]]:
+        written: dict[str, tuple[Block, MadeBy]] = {}
+
+        def lane(blocks: Iterable[SaveBlock]) -> None:
+            buffer, spare = self._paged.own_buffer(), self._paged.own_buffer(1)
             with self._paged.copies(mark) as finish_copies:
-                for block in job.blocks:
+                for block in blocks:
                     if block.stored is not None and self._store.has_block(
                         job.tenant, self._paged.own.digest, block.key
                     ):
-                        stored.append((block.stored, block.made_by))
+                        written[block.key] = block.stored, block.made_by
                     else:
                         self._paged.copy_out(block.block_id, buffer)
                         finish_copies()
-                        stored.append(self._put(self._header(job, block, buffer), buffer, spare))
-            return self._publish(job, stored)
-        except OSError as error:
-            return f"the store refused: {error}"
+                        written[block.key] = self._put(self._header(job, block, buffer), buffer, spare)
+
+        self._lanes.each(job.blocks, lane)
+        return [written[block.key] for block in job.blocks]
 
     def _header(self, job: SaveJob, block: SaveBlock, buffer: torch.Tensor) -> BlockHeader:
         return BlockHeader(

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from queue import Empty, SimpleQueue
+from threading import Event
 from typing import TypeVar
 
 from service.domain.artifact import RefusalReason
@@ -21,6 +22,9 @@ Item = TypeVar("Item")
 
 THREADS = 2
 """Per direction: loads never wait behind saves."""
+
+IDLE_WAIT_S = 0.004
+"""The longest that a request which arrives meanwhile is held up."""
 
 
 @dataclass(slots=True)
@@ -48,6 +52,8 @@ class WorkerSide:
         self._save_threads = ThreadPoolExecutor(THREADS, thread_name_prefix="everturn-save")
         self._loaded: SimpleQueue[tuple[str, Loaded | Refusal]] = SimpleQueue()
         self._saved: SimpleQueue[tuple[str, Published | str]] = SimpleQueue()
+        self._running = 0
+        self._news = Event()
 
     def start(self, jobs: Jobs) -> None:
         for request_id in jobs.lost:
@@ -55,29 +61,41 @@ class WorkerSide:
                 artifact="", reason=RefusalReason.INTERNAL_ERROR, detail="its load was not planned"
             )
             self._loaded.put((request_id, lost))
+            self._running += 1
         if not jobs.loads and not jobs.saves:
             return
         mark = self._paged.mark()
+        self._running += len(jobs.loads) + len(jobs.saves)
         for load in jobs.loads:
             self._load_threads.submit(self._load, load, mark)
         for save in jobs.saves:
             self._save_threads.submit(self._save, save, mark)
 
-    def settled(self) -> Settled:
-        return Settled(loaded=dict(_drain(self._loaded)), saved=dict(_drain(self._saved)))
+    def settled(self, *, idle: bool = False) -> Settled:
+        """Where the engine has nothing else to do it waits a little, and leaves the interpreter to the transfers."""
+        if idle and self._running and self._loaded.empty() and self._saved.empty():
+            self._news.wait(IDLE_WAIT_S)
+        self._news.clear()
+        settled = Settled(loaded=dict(_drain(self._loaded)), saved=dict(_drain(self._saved)))
+        self._running -= len(settled.loaded) + len(settled.saved)
+        return settled
 
     def shutdown(self) -> None:
         self._load_threads.shutdown(wait=True)
         self._save_threads.shutdown(wait=True)
+        self._loader.shutdown()
+        self._saver.shutdown()
 
     def _load(self, job: LoadJob, mark: object) -> None:
         def failed(text: str) -> Refusal:
             return refusal(job, RefusalReason.INTERNAL_ERROR, text)
 
         self._loaded.put((job.request_id, _answered(lambda: self._loader.load(job, mark), failed)))
+        self._news.set()
 
     def _save(self, job: SaveJob, mark: object) -> None:
         self._saved.put((job.request_id, _answered(lambda: self._saver.save(job, mark), str)))
+        self._news.set()
 
 
 def _answered(work: Callable[[], Outcome], failed: Callable[[str], Outcome]) -> Outcome:
