@@ -1,5 +1,6 @@
 """Real vLLM engines for the whole session: one zygote imports vLLM once, and each engine is up seconds later."""
 
+import json
 import os
 import secrets
 import signal
@@ -145,15 +146,18 @@ class EngineHall:
         *extra: str,
         env: Mapping[str, str] | None = None,
         kv_load_failure_policy: str = "fail",
+        behind: Mapping[str, Any] | None = None,
+        instead: Mapping[str, Any] | None = None,
     ) -> RealEngine:
+        """`behind`, `instead`: another connector's config, beside ours in vLLM's MultiConnector, or in its place."""
         options = _options(model, store, self._folder, find_free_port(), extra)
         options.own_dir.mkdir(parents=True)
         boot = BootId(f"boot_{secrets.token_hex(8)}")
         command = vllm_command(options, boot, dict(os.environ))
-        policy = '"kv_load_failure_policy": "{}"'.format
-        arguments = [
-            part.replace(policy("fail"), policy(kv_load_failure_policy)) for part in command.arguments
-        ]
+        arguments = list(command.arguments)
+        at = arguments.index("--kv-transfer-config") + 1
+        transfer = json.loads(arguments[at]) | {"kv_load_failure_policy": kv_load_failure_policy}
+        arguments[at] = json.dumps(instead or (_both(transfer, behind) if behind else transfer))
         pid = start_engine(self._zygote, arguments, dict(command.env) | dict(env or {}), options.log)
         engine = RealEngine(
             url=options.local_address,
@@ -279,6 +283,11 @@ def _options(model: Path, store: Path, run_dir: Path, port: int, extra: tuple[st
         shutdown_timeout_s=0,
         extra=extra,
     )
+
+
+def _both(ours: dict[str, Any], theirs: Mapping[str, Any]) -> dict[str, Any]:
+    connectors = {"connectors": [ours, theirs]}
+    return {"kv_connector": "MultiConnector", "kv_role": "kv_both", "kv_connector_extra_config": connectors}
 
 
 def _exists(pid: int) -> bool:

@@ -15,6 +15,7 @@ from service.domain.errors import InvalidInput
 from service.domain.revision import Descriptor, KvIdentity
 from workers.kv_connector.flat import flatten
 from workers.kv_connector.text_identity import measure_text
+from workers.kv_connector.versions import require_tested
 from workers.kv_connector.weights import weights_digest
 
 CONFIG_NOISE = frozenset(
@@ -84,6 +85,7 @@ def measure(
         InvalidInput: naming what cannot be measured; the engine then has no revision, and refuses all KV.
     """
     model, cache = vllm_config.model_config, vllm_config.cache_config
+    require_tested(vllm.__version__)
     _refuse_unmeasurable(vllm_config, kv_cache_config)
     text, stops = measure_text(model)
     kv = KvIdentity(

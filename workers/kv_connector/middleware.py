@@ -16,6 +16,8 @@ from urllib.parse import parse_qs
 from service.domain.errors import InvalidInput
 from service.domain.evidence import BOOT_HEADER, REVISION_HEADER
 from service.domain.revision import Descriptor, differing_fields
+from workers.kv_connector.counters import as_prometheus, read_counters
+from workers.kv_connector.guard_facts import guard_facts
 from workers.kv_connector.rendering import Carried, Message, Rendered, load_tokenizer, render
 from workers.kv_connector.reports import read_attempt, read_identity
 from workers.kv_connector.store import BlockStore
@@ -29,11 +31,16 @@ App = Callable[[Scope, Receive, Send], Awaitable[None]]
 WEIGHT_CHANGING_ROUTES = frozenset(
     {
         "/collective_rpc",
+        "/fault_tolerance/apply",
         "/finish_weight_update",
         "/init_weight_transfer_engine",
+        "/release_kv_cache_memory",
+        "/scale_elastic_ep",
+        "/shutdown_weight_transfer_engine",
         "/sleep",
         "/start_draft_weight_update",
         "/start_weight_update",
+        "/update_weight_version",
         "/update_weights",
         "/v1/load_lora_adapter",
         "/v1/unload_lora_adapter",
@@ -85,7 +92,7 @@ class EverturnMiddleware:
 
     async def _answer(self, scope: Scope, receive: Receive, identity: dict[str, Any]) -> object | None:
         """None passes the request on to vLLM."""
-        method, path = scope["method"], scope["path"]
+        method, path = scope["method"], _route(scope)
         if path in WEIGHT_CHANGING_ROUTES:
             message = "Weights may not change under a measured revision; start an engine on the new ones."
             raise Problem(409, "revision_fixed", message)
@@ -96,6 +103,10 @@ class EverturnMiddleware:
                 return _identity_answer(identity)
             case "GET", ["everturn", "attempts", attempt]:
                 return await self._attempt(attempt, scope)
+            case "GET", ["everturn", "guard"]:
+                return guard_facts(identity, scope["app"].state.vllm_config, read_counters(self._run_dir))
+            case "GET", ["everturn", "metrics"]:
+                return as_prometheus(read_counters(self._run_dir))
             case "POST", ["everturn", "render"]:
                 return await self._render(scope, await _body(receive), identity)
             case _, ["everturn", *_]:
@@ -162,6 +173,12 @@ class EverturnMiddleware:
 
         rendered = await asyncio.to_thread(work)
         return {"token_ids": list(rendered.token_ids), "mode": rendered.mode, "reason": rendered.reason}
+
+
+def _route(scope: Scope) -> str:
+    """The path as vLLM's router takes it, which is without the prefix of --root-path."""
+    path, prefix = str(scope["path"]), str(scope.get("root_path", ""))
+    return path.removeprefix(prefix) if prefix and path.startswith(f"{prefix}/") else path
 
 
 def _folder(variable: str) -> Path:
@@ -240,7 +257,9 @@ def _stamped(send: Send, identity: dict[str, Any]) -> Send:
 
 
 async def _respond(send: Send, status: int, answer: object, identity: dict[str, Any]) -> None:
-    body = json.dumps(answer).encode()
-    headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
+    text = isinstance(answer, str)
+    body = (answer if isinstance(answer, str) else json.dumps(answer)).encode()
+    kind = b"text/plain; version=0.0.4; charset=utf-8" if text else b"application/json"
+    headers = [(b"content-type", kind), (b"content-length", str(len(body)).encode())]
     await send({"type": "http.response.start", "status": status, "headers": headers + _stamps(identity)})
     await send({"type": "http.response.body", "body": body})
