@@ -3,17 +3,19 @@
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from functools import reduce
 from itertools import takewhile
 
 from sqlalchemy import Connection
 
 from service.domain import decide
-from service.domain.conversation import Conversation, evolve, fold
-from service.domain.errors import Internal, InvalidInput, NotFound
+from service.domain.conversation import Conversation, Item, evolve, fold
+from service.domain.errors import InvalidInput, NotFound
 from service.domain.events import (
     ConversationCreated,
     ConversationEvent,
     ConversationId,
+    ConversationUpdated,
     ItemId,
     MessageAccepted,
     OnUpgrade,
@@ -26,7 +28,7 @@ from service.domain.events import (
 )
 from service.domain.plan import resolve_policy
 from service.domain.turn import Turn
-from service.store import event_store, fleet, turns
+from service.store import artifacts, event_store, fleet, turns
 from service.store.timeline import Recorded, read_recorded
 
 NewId = Callable[[str], str]
@@ -59,6 +61,8 @@ class TurnRequest:
     metadata: Mapping[str, str]
     idempotency_key: str | None
     request_hash: str
+    head: int | None = None
+    """The version of the conversation that the client has seen; None where it does not matter to it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,7 +76,6 @@ class Accepted:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredConversation:
     state: Conversation
-    metadata: Mapping[str, str]
     created_at: datetime
 
 
@@ -157,14 +160,9 @@ def find_conversation(conn: Connection, tenant: TenantId, conversation: Conversa
     recorded = read_recorded(conn, tenant=tenant, stream=conversation)
     if not recorded:
         raise NotFound("conversation", conversation)
-    created = recorded[0].event
-    if not isinstance(created, ConversationCreated):
-        raise Internal(f"Conversation {conversation} begins with '{created.name}'.")
-    return StoredConversation(
-        state=_fold(tenant, conversation, recorded),
-        metadata=created.metadata,
-        created_at=recorded[0].occurred_at,
-    )
+    state = _fold(tenant, conversation, recorded)
+    decide.check_there(state)
+    return StoredConversation(state=state, created_at=recorded[0].occurred_at)
 
 
 def find_response(conn: Connection, tenant: TenantId, turn: TurnId) -> StoredTurn:
@@ -177,11 +175,57 @@ def find_response(conn: Connection, tenant: TenantId, turn: TurnId) -> StoredTur
     times = {r.event.name: r.occurred_at for r in recorded if getattr(r.event, "turn", None) == turn}
     return StoredTurn(
         state=state,
-        turn=decide.find_turn(state, turn),
+        turn=decide.find_response(state, turn),
         previous=_answer_before(state, turn),
         created_at=times[TurnStarted.name],
         completed_at=times.get(TurnCompleted.name),
     )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Edit:
+    """Of which conversation, and at which version of it, if the client named one."""
+
+    tenant: TenantId
+    conversation: ConversationId
+    head: int | None
+    now: datetime
+
+
+def update_conversation(conn: Connection, edit: Edit, metadata: Mapping[str, str]) -> None:
+    """Raises: NotFound; HeadMoved."""
+    _edit(conn, edit, lambda _: (ConversationUpdated(metadata=dict(metadata)),))
+
+
+def delete_conversation(conn: Connection, edit: Edit) -> None:
+    """Raises: NotFound; HeadMoved; ConversationLocked: a turn is open."""
+    _edit(conn, edit, decide.delete_conversation)
+    artifacts.forget_conversation(conn, edit.tenant, edit.conversation)
+
+
+def add_items(
+    conn: Connection, edit: Edit, messages: Sequence[NewMessage], new_id: NewId
+) -> tuple[Item, ...]:
+    """Raises: NotFound; HeadMoved; ConversationLocked: a turn is open."""
+    made = tuple(new_message(m, new_id) for m in messages)
+    return _edit(conn, edit, lambda state: decide.add_items(state, made)).items[-len(made) :]
+
+
+def delete_item(conn: Connection, edit: Edit, item: ItemId) -> None:
+    """Raises: NotFound; HeadMoved; ConversationLocked: a turn is open."""
+    state = _edit(conn, edit, lambda state: decide.delete_item(state, item))
+    if not state.segments:
+        # Made of tokens that no prompt begins with any more, some of which somebody wanted gone.
+        artifacts.forget_conversation(conn, edit.tenant, edit.conversation)
+
+
+def delete_response(conn: Connection, tenant: TenantId, turn: TurnId, now: datetime) -> None:
+    """Raises: NotFound; InvalidInput: it has not ended."""
+    conversation = turns.find_turn(conn, tenant, turn)
+    if conversation is None:
+        raise NotFound("response", turn)
+    state = event_store.load_conversation(conn, tenant, conversation, for_update=True)
+    _append(conn, state, decide.delete_response(state, turn), now)
 
 
 def new_message(message: NewMessage, new_id: NewId) -> MessageAccepted:
@@ -217,10 +261,14 @@ def _target(conn: Connection, request: TurnRequest, new_id: NewId) -> Conversati
         if conversation is None:
             raise NotFound("response", request.previous, "previous_response_id")
     if conversation is None:
-        return Conversation(tenant=request.tenant, id=ConversationId(new_id("conv_")))
+        fresh = Conversation(tenant=request.tenant, id=ConversationId(new_id("conv_")))
+        decide.check_head(fresh, request.head)
+        return fresh
     state = event_store.load_conversation(conn, request.tenant, conversation, for_update=True)
-    if not state.exists:
-        raise NotFound("conversation", conversation, "conversation")
+    decide.check_there(state)
+    decide.check_head(state, request.head)
+    if request.previous is not None:
+        decide.find_response(state, request.previous)
     if request.previous is not None and (state.last is None or state.last.turn != request.previous):
         head = state.last.turn if state.last else "none"
         raise InvalidInput(
@@ -261,6 +309,24 @@ def _started(
         instructions=messages[0].item if given else None,
     )
     return started, messages
+
+
+def _edit(
+    conn: Connection, edit: Edit, decided: Callable[[Conversation], tuple[ConversationEvent, ...]]
+) -> Conversation:
+    state = event_store.load_conversation(conn, edit.tenant, edit.conversation, for_update=True)
+    decide.check_there(state)
+    decide.check_head(state, edit.head)
+    return _append(conn, state, decided(state), edit.now)
+
+
+def _append(
+    conn: Connection, state: Conversation, events: Sequence[ConversationEvent], now: datetime
+) -> Conversation:
+    event_store.append(
+        conn, tenant=state.tenant, stream=state.id, expected_version=state.version, events=events, now=now
+    )
+    return reduce(evolve, events, state)
 
 
 def _answer_before(state: Conversation, turn: TurnId) -> TurnCompleted | None:

@@ -1,25 +1,33 @@
 """`/v1/conversations`, as OpenAI has them."""
 
-from typing import Annotated, Any, Literal
+from re import fullmatch
+from typing import Any, Literal
 
-from fastapi import APIRouter, Query
+from fastapi import APIRouter
 from starlette.requests import Request
+from starlette.responses import JSONResponse
 
+from service import conversation_flow
 from service.api.body import parse, read_object
-from service.api.response_object import conversation_object, item_object
-from service.api.schemas import ConversationBody, parse_messages
-from service.api.wiring import ServiceOf, TenantOf
-from service.conversation_flow import create_conversation, find_conversation
+from service.api.paging import Limit, check_query, page_of
+from service.api.response_object import conversation_object, item_object, list_object
+from service.api.schemas import (
+    ConversationBody,
+    ConversationUpdateBody,
+    ItemsBody,
+    parse_messages,
+)
+from service.api.wiring import Service, ServiceOf, Tenant, TenantOf
+from service.conversation_flow import Edit, create_conversation, find_conversation
+from service.domain import decide
 from service.domain.errors import InvalidInput
-from service.domain.events import ConversationId, OnUpgrade
+from service.domain.events import ConversationId, ItemId, OnUpgrade
 
-router = APIRouter()
-
-Limit = Annotated[int, Query(ge=1, le=100)]
+router = APIRouter(prefix="/v1/conversations")
 
 
-@router.post("/v1/conversations")
-async def create(request: Request, service: ServiceOf, tenant: TenantOf) -> dict[str, Any]:
+@router.post("")
+async def create(request: Request, service: ServiceOf, tenant: TenantOf) -> JSONResponse:
     body = parse(ConversationBody, await read_object(request, service.settings.max_body_bytes))
     messages = parse_messages(body.items or [], "items")
     conversation = await service.database.run(
@@ -37,14 +45,34 @@ async def create(request: Request, service: ServiceOf, tenant: TenantOf) -> dict
     return await _read(service, tenant, conversation)
 
 
-@router.get("/v1/conversations/{conversation_id}")
-async def read(conversation_id: str, service: ServiceOf, tenant: TenantOf) -> dict[str, Any]:
+@router.get("/{conversation_id}")
+async def read(conversation_id: str, service: ServiceOf, tenant: TenantOf) -> JSONResponse:
     return await _read(service, tenant, ConversationId(conversation_id))
 
 
-@router.get("/v1/conversations/{conversation_id}/items")
+@router.post("/{conversation_id}")
+async def update(
+    conversation_id: str, request: Request, service: ServiceOf, tenant: TenantOf
+) -> JSONResponse:
+    body = parse(ConversationUpdateBody, await read_object(request, service.settings.max_body_bytes))
+    edit = _edit(request, service, tenant, conversation_id)
+    await service.database.run(lambda conn: conversation_flow.update_conversation(conn, edit, body.metadata))
+    return await _read(service, tenant, edit.conversation)
+
+
+@router.delete("/{conversation_id}")
+async def delete(
+    conversation_id: str, request: Request, service: ServiceOf, tenant: TenantOf
+) -> dict[str, Any]:
+    edit = _edit(request, service, tenant, conversation_id)
+    await service.database.run(lambda conn: conversation_flow.delete_conversation(conn, edit))
+    return {"id": conversation_id, "object": "conversation.deleted", "deleted": True}
+
+
+@router.get("/{conversation_id}/items")
 async def items(
     conversation_id: str,
+    request: Request,
     service: ServiceOf,
     tenant: TenantOf,
     *,
@@ -52,26 +80,81 @@ async def items(
     order: Literal["asc", "desc"] = "desc",
     after: str | None = None,
 ) -> dict[str, Any]:
+    check_query(request, "limit", "order", "after", "include")
     stored = await service.database.run(
         lambda conn: find_conversation(conn, tenant.id, ConversationId(conversation_id))
     )
-    ordered = stored.state.items if order == "asc" else stored.state.items[::-1]
-    start = 0
-    if after is not None:
-        start = next((n for n, item in enumerate(ordered, 1) if item.id == after), 0)
-        if start == 0:
-            raise InvalidInput(f"'after' names no item of this conversation: '{after}'.", "after")
-    page = ordered[start : start + limit]
-    return {
-        "object": "list",
-        "data": [item_object(item) for item in page],
-        "has_more": start + limit < len(ordered),
-        "first_id": page[0].id if page else "",
-        "last_id": page[-1].id if page else "",
-    }
+    page, has_more = page_of(stored.state.items, limit=limit, order=order, after=after)
+    return list_object(page, has_more=has_more)
 
 
-async def _read(service: ServiceOf, tenant: TenantOf, conversation: ConversationId) -> dict[str, Any]:
-    return conversation_object(
-        await service.database.run(lambda conn: find_conversation(conn, tenant.id, conversation))
+@router.post("/{conversation_id}/items")
+async def add_items(
+    conversation_id: str,
+    request: Request,
+    service: ServiceOf,
+    tenant: TenantOf,
+) -> dict[str, Any]:
+    check_query(request, "include")
+    body = parse(ItemsBody, await read_object(request, service.settings.max_body_bytes))
+    messages = parse_messages(body.items, "items")
+    edit = _edit(request, service, tenant, conversation_id)
+    added = await service.database.run(
+        lambda conn: conversation_flow.add_items(conn, edit, messages, service.new_id)
     )
+    return list_object(added, has_more=False)
+
+
+@router.get("/{conversation_id}/items/{item_id}")
+async def read_item(
+    conversation_id: str,
+    item_id: str,
+    request: Request,
+    service: ServiceOf,
+    tenant: TenantOf,
+) -> dict[str, Any]:
+    check_query(request, "include")
+    stored = await service.database.run(
+        lambda conn: find_conversation(conn, tenant.id, ConversationId(conversation_id))
+    )
+    return item_object(decide.find_item(stored.state, ItemId(item_id)))
+
+
+@router.delete("/{conversation_id}/items/{item_id}")
+async def delete_item(
+    conversation_id: str, item_id: str, request: Request, service: ServiceOf, tenant: TenantOf
+) -> JSONResponse:
+    edit = _edit(request, service, tenant, conversation_id)
+    await service.database.run(lambda conn: conversation_flow.delete_item(conn, edit, ItemId(item_id)))
+    return await _read(service, tenant, edit.conversation)
+
+
+def if_match(request: Request) -> int | None:
+    """The version in `If-Match`, which reading a conversation gives as its `ETag`.
+
+    Raises:
+        InvalidInput: not such an ETag.
+    """
+    given = request.headers.get("if-match", "*").strip()
+    if given == "*":
+        return None
+    found = fullmatch(r'"(\d{1,18})"', given)
+    if found is None:
+        raise InvalidInput(
+            "'If-Match' must be the ETag of the conversation, a number in quotes, or *.", "If-Match"
+        )
+    return int(found[1])
+
+
+def _edit(request: Request, service: Service, tenant: Tenant, conversation: str) -> Edit:
+    return Edit(
+        tenant=tenant.id,
+        conversation=ConversationId(conversation),
+        head=if_match(request),
+        now=service.clock(),
+    )
+
+
+async def _read(service: ServiceOf, tenant: TenantOf, conversation: ConversationId) -> JSONResponse:
+    stored = await service.database.run(lambda conn: find_conversation(conn, tenant.id, conversation))
+    return JSONResponse(conversation_object(stored), headers={"etag": f'"{stored.state.version}"'})

@@ -1,5 +1,6 @@
 """OpenAI's objects, built from what is stored: the same for the first answer and for every later reading."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -17,9 +18,19 @@ def conversation_object(stored: StoredConversation) -> dict[str, Any]:
         "id": stored.state.id,
         "object": "conversation",
         "created_at": int(stored.created_at.timestamp()),
-        "metadata": dict(stored.metadata),
+        "metadata": dict(stored.state.metadata),
         "alias": stored.state.alias,
         "on_upgrade": stored.state.on_upgrade,
+    }
+
+
+def list_object(page: Sequence[Item], *, has_more: bool) -> dict[str, Any]:
+    return {
+        "object": "list",
+        "data": [item_object(item) for item in page],
+        "has_more": has_more,
+        "first_id": page[0].id if page else "",
+        "last_id": page[-1].id if page else "",
     }
 
 
@@ -130,6 +141,7 @@ def _provenance(stored: StoredTurn) -> dict[str, Any]:
             "source": completed.kv_source if completed else KvSource.NONE,
             "reason": completed.kv_reason if completed else pinned.reason if pinned else None,
             "plan": pinned.plan if pinned else None,
+            "contract": completed.loaded.contract if completed and completed.loaded else None,
             "tokens_loaded": _loaded(completed) if completed else 0,
             "tokens_replayed": _replayed(turn, changed=changed),
             "refusal": {"reason": refusal.reason, "differing_fields": list(refusal.differing)}

@@ -1,7 +1,8 @@
 """`/v1/responses`: a turn asked for, streamed or waited for, and read back."""
 
+from dataclasses import dataclass
 from re import fullmatch
-from typing import Any
+from typing import Any, Self
 
 from fastapi import APIRouter
 from starlette.requests import Request
@@ -9,6 +10,7 @@ from starlette.responses import JSONResponse, Response, StreamingResponse
 
 from service.api.body import read_object
 from service.api.channel import TurnChannel
+from service.api.conversations import if_match
 from service.api.errors import failed_turn_response
 from service.api.response_object import response_object
 from service.api.schemas import ResponseBody, parse_input, parse_response_body, request_hash
@@ -28,7 +30,7 @@ NO_BUFFERING = {"cache-control": "no-cache", "x-accel-buffering": "no"}
 async def create(request: Request, service: ServiceOf, tenant: TenantOf) -> Response:
     document = await read_object(request, service.settings.max_body_bytes)
     body = parse_response_body(document)
-    wanted = _wanted(service, tenant, body, _idempotency_key(request), request_hash(document))
+    wanted = _wanted(service, tenant, body, _Asked.by(request, request_hash(document)))
     accepted = await service.database.run(
         lambda conn: accept_turn(
             conn,
@@ -69,9 +71,20 @@ async def _answer(service: Service, tenant: Tenant, turn: TurnId, channel: TurnC
             return failed_turn_response(code, message, turn)
 
 
-def _wanted(
-    service: Service, tenant: Tenant, body: ResponseBody, idempotency_key: str | None, hash_: str
-) -> TurnRequest:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Asked:
+    """What of a request stands beside its body."""
+
+    idempotency_key: str | None
+    request_hash: str
+    head: int | None
+
+    @classmethod
+    def by(cls, request: Request, hash_: str) -> Self:
+        return cls(idempotency_key=_idempotency_key(request), request_hash=hash_, head=if_match(request))
+
+
+def _wanted(service: Service, tenant: Tenant, body: ResponseBody, asked: _Asked) -> TurnRequest:
     conversation = body.conversation_id
     sampling = Sampling(
         max_output_tokens=body.max_output_tokens or service.settings.default_max_output_tokens,
@@ -90,8 +103,9 @@ def _wanted(
         on_upgrade=OnUpgrade(body.on_upgrade) if body.on_upgrade else None,
         sampling=sampling,
         metadata=body.metadata or {},
-        idempotency_key=idempotency_key,
-        request_hash=hash_,
+        idempotency_key=asked.idempotency_key,
+        request_hash=asked.request_hash,
+        head=asked.head,
     )
 
 

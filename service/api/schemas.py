@@ -15,6 +15,18 @@ from service.domain.events import Role
 Metadata = Annotated[
     dict[Annotated[str, Field(max_length=64)], Annotated[str, Field(max_length=512)]], Field(max_length=16)
 ]
+Include = Literal[
+    "code_interpreter_call.outputs",
+    "computer_call_output.output.image_url",
+    "file_search_call.results",
+    "message.input_image.image_url",
+    "message.output_text.logprobs",
+    "reasoning.encrypted_content",
+    "web_search_call.action.sources",
+    "web_search_call.results",
+]
+"""What OpenAI can add to items. All but log-probabilities belong to kinds of items that there are none of here."""
+
 Policy = Literal["replay", "stay", "stay_strict"]
 
 MAX_INITIAL_ITEMS = 20
@@ -55,6 +67,14 @@ class ConversationBody(StrictBody):
     items: list[Any] | None = Field(default=None, max_length=MAX_INITIAL_ITEMS)
     alias: str | None = None
     on_upgrade: Policy | None = None
+
+
+class ConversationUpdateBody(StrictBody):
+    metadata: Metadata
+
+
+class ItemsBody(StrictBody):
+    items: list[Any] = Field(min_length=1, max_length=MAX_INITIAL_ITEMS)
 
 
 class ConversationReference(StrictBody):

@@ -1,6 +1,6 @@
 """A conversation as folded from its events: items, turns, and the token window that the next prompt extends."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import reduce
 from itertools import chain
@@ -10,13 +10,18 @@ from service.domain.artifact import NOT_THE_ARTIFACTS_FAULT, ArtifactId
 from service.domain.events import (
     AttemptFailed,
     ConversationCreated,
+    ConversationDeleted,
+    ConversationErased,
     ConversationEvent,
     ConversationId,
+    ConversationUpdated,
+    ItemDeleted,
     ItemId,
     KvRebuilt,
     KvRefused,
     MessageAccepted,
     OnUpgrade,
+    ResponseDeleted,
     Role,
     TenantId,
     TurnCompleted,
@@ -25,7 +30,7 @@ from service.domain.events import (
     TurnPinned,
     TurnStarted,
 )
-from service.domain.turn import Turn, TurnState, advance
+from service.domain.turn import Turn, TurnEvent, TurnState, advance
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,10 +51,12 @@ class Conversation:
     version: int = 0
     alias: str = ""
     on_upgrade: OnUpgrade | None = None
+    metadata: Mapping[str, str] = field(default_factory=dict)
+    deleted: bool = False
     items: tuple[Item, ...] = ()
     """What the next prompt is made of."""
     withdrawn: tuple[Item, ...] = ()
-    """What turns that failed had said; no part of any prompt, since their clients send it again."""
+    """What turns that failed had said, since their clients send it again, and what was deleted: in no prompt."""
     turns: dict[TurnId, Turn] = field(default_factory=dict)
     last: TurnCompleted | None = None
     segments: tuple[tuple[int, ...], ...] = ()
@@ -58,6 +65,9 @@ class Conversation:
     """How many leading items the window holds."""
     dead: frozenset[ArtifactId] = frozenset()
     """Artifacts that a consumer refused for what they are: never offered again."""
+    erased: ConversationErased | None = None
+    """Its words are gone for good; it can be neither read nor continued."""
+    deleted_responses: frozenset[TurnId] = frozenset()
 
     @property
     def exists(self) -> bool:
@@ -82,26 +92,40 @@ def fold(tenant: TenantId, conversation: ConversationId, events: Iterable[Conver
 def evolve(state: Conversation, event: ConversationEvent) -> Conversation:
     state = replace(state, version=state.version + 1)
     match event:
-        case ConversationCreated():
-            return replace(state, alias=event.alias, on_upgrade=event.on_upgrade)
+        case TurnStarted():
+            return _with_turn(state, Turn.of(event))
+        case TurnPinned() | KvRefused() | KvRebuilt() | AttemptFailed() | TurnCompleted() | TurnFailed():
+            return _advanced(_with_turn(state, advance(state.turns[event.turn], event)), event)
         case MessageAccepted():
             item = Item(id=event.item, role=event.role, text=event.text)
             return replace(state, items=(*state.items, item))
-        case TurnStarted():
-            return _with_turn(state, Turn.of(event))
-        case KvRefused():
-            state = _with_turn(state, advance(state.turns[event.turn], event))
-            if event.refusal.reason in NOT_THE_ARTIFACTS_FAULT:
-                return state
-            return replace(state, dead=state.dead | {ArtifactId(event.refusal.artifact)})
-        case TurnPinned() | KvRebuilt() | AttemptFailed():
-            return _with_turn(state, advance(state.turns[event.turn], event))
-        case TurnFailed():
-            return _withdrawn(_with_turn(state, advance(state.turns[event.turn], event)), event.turn)
-        case TurnCompleted():
-            return _completed(_with_turn(state, advance(state.turns[event.turn], event)), event)
+        case ItemDeleted():
+            return _without(state, event.item)
+        case ResponseDeleted():
+            return replace(state, deleted_responses=state.deleted_responses | {event.turn})
+        case ConversationCreated():
+            return replace(state, alias=event.alias, on_upgrade=event.on_upgrade, metadata=event.metadata)
+        case ConversationUpdated():
+            return replace(state, metadata=event.metadata)
+        case ConversationDeleted():
+            return replace(state, deleted=True)
+        case ConversationErased():
+            return _erased(state, event)
         case _:
             assert_never(event)
+
+
+def _advanced(state: Conversation, event: TurnEvent) -> Conversation:
+    """What the turn's move means for the conversation beside it."""
+    match event:
+        case KvRefused() if event.refusal.reason not in NOT_THE_ARTIFACTS_FAULT:
+            return replace(state, dead=state.dead | {ArtifactId(event.refusal.artifact)})
+        case TurnFailed():
+            return _withdrawn(state, event.turn)
+        case TurnCompleted():
+            return _completed(state, event)
+        case _:
+            return state
 
 
 def _with_turn(state: Conversation, turn: Turn) -> Conversation:
@@ -112,6 +136,21 @@ def _withdrawn(state: Conversation, turn: TurnId) -> Conversation:
     theirs = tuple(item for item in state.items if item.id in state.turns[turn].items)
     kept = tuple(item for item in state.items if item not in theirs)
     return replace(state, items=kept, withdrawn=(*state.withdrawn, *theirs))
+
+
+def _without(state: Conversation, item: ItemId) -> Conversation:
+    """A window that held it is no beginning of any later prompt: the next one is rendered whole."""
+    place = next(n for n, one in enumerate(state.items) if one.id == item)
+    kept = (*state.items[:place], *state.items[place + 1 :])
+    state = replace(state, items=kept, withdrawn=(*state.withdrawn, state.items[place]))
+    return state if place >= state.covered_items else replace(state, segments=(), covered_items=0)
+
+
+def _erased(state: Conversation, event: ConversationErased) -> Conversation:
+    """The turns stay, as what they are without their words: a late attempt must still find itself fenced off."""
+    return replace(
+        state, items=(), withdrawn=(), last=None, segments=(), covered_items=0, dead=frozenset(), erased=event
+    )
 
 
 def _completed(state: Conversation, event: TurnCompleted) -> Conversation:

@@ -3,10 +3,20 @@
 from collections.abc import Sequence
 
 from service.domain.conversation import Conversation, Item
-from service.domain.errors import ConversationLocked, InvalidInput, NotFound
-from service.domain.events import ConversationEvent, MessageAccepted, Role, TurnId, TurnStarted
+from service.domain.errors import ConversationLocked, HeadMoved, InvalidInput, NotFound
+from service.domain.events import (
+    ConversationDeleted,
+    ConversationEvent,
+    ItemDeleted,
+    ItemId,
+    MessageAccepted,
+    ResponseDeleted,
+    Role,
+    TurnId,
+    TurnStarted,
+)
 from service.domain.plan import StoredArtifact
-from service.domain.turn import Turn, TurnEvent, check
+from service.domain.turn import Turn, TurnEvent, TurnState, check
 
 
 def accept_turn(
@@ -17,17 +27,73 @@ def accept_turn(
     ConversationLocked: another turn is open.
     InvalidInput: nothing to answer.
     """
-    if not state.exists:
-        raise NotFound("conversation", state.id, "conversation")
-    if state.open_turn is not None:
-        raise ConversationLocked(
-            f"Conversation {state.id} is answering turn {state.open_turn.id}; send the next one when it has ended."
-        )
+    check_idle(state)
     if not any(m.role is Role.USER for m in messages):
         raise InvalidInput(
             "'input' must hold at least one user message.", "input", "missing_required_parameter"
         )
     return (*messages, started)
+
+
+def check_idle(state: Conversation) -> None:
+    """What a turn is answering must stay as it was accepted.
+
+    Raises:
+        NotFound: no such conversation, or not any more.
+        ConversationLocked: a turn is open.
+    """
+    check_there(state)
+    if state.open_turn is not None:
+        raise ConversationLocked(
+            f"Conversation {state.id} is answering turn {state.open_turn.id}; send the next one when it has ended."
+        )
+
+
+def check_there(state: Conversation) -> None:
+    """Raises: NotFound: no such conversation, or not any more."""
+    if not state.exists or state.deleted:
+        raise NotFound("conversation", state.id, "conversation")
+
+
+def check_head(state: Conversation, head: int | None) -> None:
+    """Args: head: the version that the caller has seen; None where it does not matter to it.
+
+    Raises: HeadMoved.
+    """
+    if head is not None and head != state.version:
+        raise HeadMoved(
+            f"Conversation {state.id} is at version {state.version}, not {head} as 'If-Match' says; read it again."
+        )
+
+
+def add_items(state: Conversation, messages: tuple[MessageAccepted, ...]) -> tuple[ConversationEvent, ...]:
+    """Raises: NotFound: no such conversation; ConversationLocked."""
+    check_idle(state)
+    return messages
+
+
+def delete_conversation(state: Conversation) -> tuple[ConversationEvent, ...]:
+    """Raises: NotFound: no such conversation; ConversationLocked."""
+    check_idle(state)
+    return (ConversationDeleted(),)
+
+
+def delete_item(state: Conversation, item: ItemId) -> tuple[ConversationEvent, ...]:
+    """Raises: NotFound: it is no item of the conversation; ConversationLocked."""
+    check_idle(state)
+    find_item(state, item)
+    return (ItemDeleted(item=item),)
+
+
+def delete_response(state: Conversation, turn: TurnId) -> tuple[ConversationEvent, ...]:
+    """Raises: NotFound: no such turn, or not any more; InvalidInput: it has not ended."""
+    if find_response(state, turn).state not in (TurnState.COMPLETED, TurnState.FAILED):
+        raise InvalidInput(
+            f"Response {turn} is still running: cancel it first, or wait for its end.",
+            "response_id",
+            "response_in_progress",
+        )
+    return (ResponseDeleted(turn=turn),)
 
 
 def continue_turn(state: Conversation, event: TurnEvent) -> tuple[ConversationEvent, ...]:
@@ -43,6 +109,20 @@ def find_turn(state: Conversation, turn: TurnId) -> Turn:
     if turn not in state.turns:
         raise NotFound("response", turn)
     return state.turns[turn]
+
+
+def find_response(state: Conversation, turn: TurnId) -> Turn:
+    """As its client may still read it. Raises: NotFound."""
+    if turn in state.deleted_responses:
+        raise NotFound("response", turn)
+    return find_turn(state, turn)
+
+
+def find_item(state: Conversation, item: ItemId) -> Item:
+    found = next((one for one in state.items if one.id == item), None)
+    if found is None:
+        raise NotFound("item", item, "item_id")
+    return found
 
 
 def uncovered_items(state: Conversation) -> tuple[Item, ...]:

@@ -9,6 +9,7 @@ EverturnError
 ├── NotFound                no such thing, or not this tenant's
 ├── Conflict                true when asked, but not any more
 │   ├── ConversationLocked  another turn is open on the conversation
+│   ├── HeadMoved           the conversation is not at the version that the caller has seen
 │   ├── VersionConflict     the stream moved under an append
 │   ├── FenceLost           another attempt or worker took over
 │   └── RevisionMismatch    an engine is not the revision that was asked of it
@@ -62,6 +63,9 @@ class Conflict(EverturnError): ...
 
 
 class ConversationLocked(Conflict): ...
+
+
+class HeadMoved(Conflict): ...
 
 
 class VersionConflict(Conflict): ...

@@ -6,6 +6,7 @@ from enum import StrEnum
 from typing import ClassVar, NewType
 
 from service.domain.artifact import ArtifactId, BootId
+from service.domain.contract import Contract, ContractId
 from service.domain.evidence import Loaded, Refusal
 from service.domain.revision import RevisionDigest
 
@@ -77,6 +78,36 @@ class MessageAccepted:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ConversationUpdated:
+    name: ClassVar = "conversation.updated"
+    metadata: Mapping[str, str]
+    """In place of what there was."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConversationDeleted:
+    """Nobody reads it or goes on with it; its history stays in the log."""
+
+    name: ClassVar = "conversation.deleted"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ItemDeleted:
+    """No later prompt has it."""
+
+    name: ClassVar = "item.deleted"
+    item: ItemId
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ResponseDeleted:
+    """The record of a turn is read no more; what it said stays in the conversation."""
+
+    name: ClassVar = "response.deleted"
+    turn: TurnId
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TurnStarted:
     name: ClassVar = "turn.started"
     turn: TurnId
@@ -104,6 +135,8 @@ class TurnPinned:
     offer: ArtifactId | None
     carry_tokens: bool
     """Whether the stored token ids are extended; if not, history is rendered anew from its messages."""
+    contract: ContractId | None = None
+    """By which the offer may be of another revision than the attempt."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -175,6 +208,15 @@ class TurnFailed:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ConversationErased:
+    """The tombstone: what was said before it is gone for good, and nothing follows it."""
+
+    name: ClassVar = "conversation.erased"
+    by: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class AliasMoved:
     name: ClassVar = "alias.moved"
     alias: str
@@ -192,9 +234,27 @@ class EngineRegistered:
     role: str
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ContractApproved:
+    name: ClassVar = "contract.approved"
+    contract: ContractId
+    terms: Contract
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ContractRevoked:
+    name: ClassVar = "contract.revoked"
+    contract: ContractId
+    by: str
+
+
 ConversationEvent = (
     ConversationCreated
+    | ConversationUpdated
+    | ConversationDeleted
     | MessageAccepted
+    | ItemDeleted
+    | ResponseDeleted
     | TurnStarted
     | TurnPinned
     | KvRefused
@@ -202,6 +262,7 @@ ConversationEvent = (
     | AttemptFailed
     | TurnCompleted
     | TurnFailed
+    | ConversationErased
 )
-FleetEvent = AliasMoved | EngineRegistered
+FleetEvent = AliasMoved | EngineRegistered | ContractApproved | ContractRevoked
 Event = ConversationEvent | FleetEvent

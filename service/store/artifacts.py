@@ -65,6 +65,13 @@ def forget(conn: Connection, artifact: ArtifactId) -> None:
     conn.execute(delete(artifacts).where(artifacts.c.artifact_id == artifact))
 
 
+def forget_conversation(conn: Connection, tenant: TenantId, conversation: ConversationId) -> None:
+    """What is published of it later is known again, and refused by its consumer if it does not fit."""
+    conn.execute(
+        delete(artifacts).where(artifacts.c.tenant_id == tenant, artifacts.c.conversation_id == conversation)
+    )
+
+
 def _stored(row: Row[Any]) -> StoredArtifact:
     return StoredArtifact(
         artifact=ArtifactId(row.artifact_id),

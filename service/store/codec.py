@@ -9,13 +9,20 @@ from struct import unpack
 from typing import TYPE_CHECKING, Any
 
 from service.domain.artifact import pack_tokens
+from service.domain.contract import Contract
 from service.domain.errors import Internal, InvalidInput
 from service.domain.events import (
     AliasMoved,
     AttemptFailed,
+    ContractApproved,
+    ContractRevoked,
     ConversationCreated,
+    ConversationDeleted,
+    ConversationErased,
+    ConversationUpdated,
     EngineRegistered,
     Event,
+    ItemDeleted,
     KvRebuilt,
     KvRefused,
     KvSource,
@@ -23,6 +30,7 @@ from service.domain.events import (
     OnUpgrade,
     PlanKind,
     PolicyLevel,
+    ResponseDeleted,
     Role,
     Sampling,
     TurnCompleted,
@@ -51,8 +59,8 @@ class EventRow:
 
 def encode(event: Event) -> EventRow:
     """Raises: InvalidInput for a number that no row can hold."""
-    text_field = TEXT_FIELDS.get(event.name)
-    payload = to_document(event, without={text_field, *TOKEN_FIELDS})
+    apart = {TEXT_FIELDS.get(event.name), METADATA if event.name in WITH_METADATA else None}
+    payload = to_document(event, without={*apart, *TOKEN_FIELDS})
     tokens = None
     if isinstance(event, TurnCompleted):
         tokens = _packed((*event.prompt_delta, *event.output))
@@ -61,13 +69,17 @@ def encode(event: Event) -> EventRow:
         type=event.name,
         schema_number=WRITTEN[event.name],
         payload=payload,
-        content=getattr(event, text_field).encode("utf-8", "surrogatepass") if text_field else None,
+        content=_content(event),
         tokens=tokens,
     )
 
 
-def decode(row: EventRow) -> Event:
-    """Raises: Internal for a name or schema that this version does not know, and for a row that is not whole."""
+def decode(row: EventRow, *, erased: bool = False) -> Event:
+    """What was `erased` comes back empty.
+
+    Raises:
+        Internal: for a name or schema that this version does not know, and for a row that is not whole.
+    """
     reader = READERS.get((row.type, row.schema_number))
     if reader is None:
         raise Internal(
@@ -77,9 +89,11 @@ def decode(row: EventRow) -> Event:
     try:
         document = from_document(row.payload)
         if (field := TEXT_FIELDS.get(row.type)) is not None:
-            document[field] = _whole(row.content).decode("utf-8", "surrogatepass")
+            document[field] = _whole(row.content, erased=erased).decode("utf-8", "surrogatepass")
+        if row.type in WITH_METADATA and METADATA not in document:
+            document[METADATA] = json.loads(row.content) if row.content is not None else {}
         if row.type == TurnCompleted.name:
-            document |= _token_fields(document, _whole(row.tokens))
+            document |= _token_fields(document, _whole(row.tokens, erased=erased), erased=erased)
         return reader(document)
     except (KeyError, TypeError, ValueError) as error:
         raise Internal(
@@ -154,20 +168,29 @@ def _packed(tokens: tuple[int, ...]) -> bytes:
         raise InvalidInput("A token id must be a whole number from 0 to 4294967295.") from error
 
 
-def _token_fields(document: Json, tokens: bytes) -> Json:
+def _content(event: Event) -> bytes | None:
+    if (field := TEXT_FIELDS.get(event.name)) is not None:
+        text: str = getattr(event, field)
+        return text.encode("utf-8", "surrogatepass")
+    if event.name in WITH_METADATA and (metadata := getattr(event, METADATA)):
+        return json.dumps(dict(metadata)).encode("ascii")
+    return None
+
+
+def _token_fields(document: Json, tokens: bytes, *, erased: bool) -> Json:
     ids = unpack(f"<{len(tokens) // 4}I", tokens)
     delta, output = (document[field] for field in TOKEN_FIELDS)
-    if len(ids) != delta + output:
+    if len(ids) != delta + output and not (erased and not ids):
         msg = f"{len(ids)} token ids are stored, {delta} + {output} were counted"
         raise ValueError(msg)
     return {"prompt_delta": ids[:delta], "output": ids[delta:]}
 
 
-def _whole(part: bytes | None) -> bytes:
-    if part is None:
+def _whole(part: bytes | None, *, erased: bool) -> bytes:
+    if part is None and not erased:
         msg = "its bytes are missing"
         raise ValueError(msg)
-    return part
+    return part or b""
 
 
 def _readable(name: str) -> str:
@@ -212,28 +235,49 @@ def _turn_completed(d: Json) -> TurnCompleted:
     return TurnCompleted(**d | {"kv_source": KvSource(d["kv_source"]), "loaded": loaded})
 
 
+def _contract_approved(d: Json) -> ContractApproved:
+    terms = d["terms"]
+    return ContractApproved(**d | {"terms": Contract(**terms | {"waived": tuple(terms["waived"])})})
+
+
 def _policy(value: str | None) -> OnUpgrade | None:
     return None if value is None else OnUpgrade(value)
 
 
 TEXT_FIELDS = {MessageAccepted.name: "text", TurnCompleted.name: "text", AttemptFailed.name: "partial_text"}
-"""The field of each event that holds a person's or a model's words: stored as bytes, beside the payload."""
+"""The field of each event that holds a person's or a model's words: stored as bytes, apart from the event."""
+
+METADATA = "metadata"
+WITH_METADATA = frozenset({ConversationCreated.name, ConversationUpdated.name, TurnStarted.name})
+"""Events with a client's own names and values, which may be a person's: content too, as JSON, and none where empty.
+Their first schema had them in the payload."""
 
 TOKEN_FIELDS = ("prompt_delta", "output")
 """Of `turn.completed`: the payload holds their lengths, the ids stand one after the other in `tokens`."""
 
 READERS: dict[tuple[str, int], Callable[[Json], Event]] = {
     (ConversationCreated.name, 1): _conversation_created,
+    (ConversationCreated.name, 2): _conversation_created,
+    (ConversationErased.name, 1): lambda d: ConversationErased(**d),
+    (ConversationUpdated.name, 1): lambda d: ConversationUpdated(**d),
+    (ConversationDeleted.name, 1): lambda d: ConversationDeleted(**d),
     (MessageAccepted.name, 1): _message_accepted,
+    (ItemDeleted.name, 1): lambda d: ItemDeleted(**d),
+    (ResponseDeleted.name, 1): lambda d: ResponseDeleted(**d),
     (TurnStarted.name, 1): _turn_started,
+    (TurnStarted.name, 2): _turn_started,
     (TurnPinned.name, 1): _turn_pinned,
+    (TurnPinned.name, 2): _turn_pinned,
     (KvRefused.name, 1): _kv_refused,
     (KvRebuilt.name, 1): lambda d: KvRebuilt(**d),
     (AttemptFailed.name, 1): lambda d: AttemptFailed(**d),
     (TurnCompleted.name, 1): _turn_completed,
+    (TurnCompleted.name, 2): _turn_completed,
     (TurnFailed.name, 1): lambda d: TurnFailed(**d),
     (AliasMoved.name, 1): lambda d: AliasMoved(**d),
     (EngineRegistered.name, 1): lambda d: EngineRegistered(**d),
+    (ContractApproved.name, 1): _contract_approved,
+    (ContractRevoked.name, 1): lambda d: ContractRevoked(**d),
 }
 """Only grows: what was once stored must stay readable."""
 

@@ -1,12 +1,19 @@
 """One event of each kind, as the rows in `golden/` hold it. New fields get defaults here, old rows never change."""
 
 from service.domain.artifact import ArtifactId, BootId, RefusalReason
+from service.domain.contract import Contract
 from service.domain.events import (
     AliasMoved,
     AttemptFailed,
+    ContractApproved,
+    ContractRevoked,
     ConversationCreated,
+    ConversationErased,
+    ConversationDeleted,
+    ConversationUpdated,
     EngineRegistered,
     Event,
+    ItemDeleted,
     ItemId,
     KvRebuilt,
     KvRefused,
@@ -15,6 +22,7 @@ from service.domain.events import (
     OnUpgrade,
     PlanKind,
     PolicyLevel,
+    ResponseDeleted,
     Role,
     Sampling,
     TurnCompleted,
@@ -32,6 +40,16 @@ V13 = RevisionDigest("rev_" + "13" * 32)
 KV = ArtifactId("kv_" + "0" * 32)
 BOOT = BootId("boot_01")
 
+TERMS = Contract(
+    reader=V13,
+    producer=V12,
+    waived=("attention_isa", "environment.VLLM_X"),
+    reason="equal on the golden prompts",
+    approved_by="ada",
+    approved_ms=1_767_322_000_000,
+    ends_ms=1_767_922_000_000,
+)
+
 GOLDEN: dict[str, Event] = {
     event.name: event
     for event in (
@@ -39,6 +57,10 @@ GOLDEN: dict[str, Event] = {
             alias="production", on_upgrade=OnUpgrade.STAY, metadata={"topic": "caf\u00e9 \x00 \uf8ff"}
         ),
         MessageAccepted(item=ItemId("msg_01"), role=Role.USER, text="Ol\u00e1 \x00 \ud800 \U0001f600"),
+        ConversationUpdated(metadata={"topic": "\u00fcber \x00"}),
+        ConversationDeleted(),
+        ItemDeleted(item=ItemId("msg_01")),
+        ResponseDeleted(turn=TURN),
         TurnStarted(
             turn=TURN,
             items=(ItemId("msg_01"), ItemId("msg_02")),
@@ -96,8 +118,11 @@ GOLDEN: dict[str, Event] = {
             ),
             published=ArtifactId("kv_" + "1" * 32),
         ),
+        ConversationErased(by="key_02", reason="asked for by the person"),
         TurnFailed(turn=TURN, code="no_engine", message="No engine serves the revision now."),
         AliasMoved(alias="production", revision=V13, previous=V12, by="key_01"),
+        ContractApproved(contract=TERMS.id, terms=TERMS),
+        ContractRevoked(contract=TERMS.id, by="key_01"),
         EngineRegistered(boot=BOOT, revision=V13, address="http://127.0.0.1:8001", role="both"),
     )
 }
