@@ -32,6 +32,8 @@ class EngineOptions:
     store: Path
     run_dir: Path
     expect: RevisionDigest | None
+    paranoid: bool = False
+    """Read every byte of weights again, whatever is known of them."""
     zygote: Path | None
     threads: int
     cores: str | None
@@ -81,6 +83,7 @@ class EngineOptions:
             store=given.store.absolute(),
             run_dir=given.run_dir.absolute(),
             expect=None if given.expect is None else parse_digest(given.expect, "--expect"),
+            paranoid=given.paranoid,
             zygote=None if given.zygote is None else given.zygote.absolute(),
             threads=given.threads,
             cores=given.cores,
@@ -144,6 +147,11 @@ def _parser() -> argparse.ArgumentParser:
         help="folder for logs and for hashes of weights; may be shared",
     )
     add("--expect", help="revision digest: refuse to serve anything else")
+    add(
+        "--paranoid",
+        action="store_true",
+        help="hash every byte of the weights, also of files known by their times",
+    )
     add("--zygote", type=Path, help="socket of a running workers.engine_zygote")
     add("--threads", type=int, default=1, help="OMP_NUM_THREADS")
     add("--cores", help="VLLM_CPU_OMP_THREADS_BIND, such as 0 or 0-3")

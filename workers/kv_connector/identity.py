@@ -14,31 +14,10 @@ from service.domain.canonical import Scalar
 from service.domain.errors import InvalidInput
 from service.domain.revision import Descriptor, KvIdentity
 from workers.kv_connector.flat import flatten
+from workers.kv_connector.model_config import architecture_of, depends_on_length, position_of
 from workers.kv_connector.text_identity import measure_text
 from workers.kv_connector.versions import require_tested
 from workers.kv_connector.weights import weights_digest
-
-CONFIG_NOISE = frozenset(
-    {
-        "transformers_version",
-        "dtype",
-        "torch_dtype",
-        "use_cache",
-        "id2label",
-        "label2id",
-        "quantization_config",
-    }
-    | {"output_attentions", "output_hidden_states", "return_dict", "problem_type"}
-)
-POSITION_KEYS = (
-    "rope_",
-    "partial_rotary_factor",
-    "sliding_window",
-    "use_sliding_window",
-    "max_window_layers",
-)
-LENGTH_FREE_ROPE = frozenset({"default", "linear", "llama3", "yarn", "mrope"})
-"""Rope kinds whose angles do not depend on the served length."""
 
 LOADED_FROM_SHARDS = frozenset({"auto", "hf", "safetensors"})
 
@@ -77,9 +56,14 @@ NUMERIC_TOGGLES = (
 
 
 def measure(
-    vllm_config: Any, kv_cache_config: Any, kv_caches: dict[str, torch.Tensor], hash_cache: Path
+    vllm_config: Any,
+    kv_cache_config: Any,
+    kv_caches: dict[str, torch.Tensor],
+    hash_cache: Path,
+    *,
+    paranoid: bool = False,
 ) -> tuple[Descriptor, tuple[int, ...]]:
-    """This engine's descriptor, and the token ids that end a turn.
+    """This engine's descriptor, and the token ids that end a turn. `paranoid` reads every byte of weights again.
 
     Raises:
         InvalidInput: naming what cannot be measured; the engine then has no revision, and refuses all KV.
@@ -89,7 +73,7 @@ def measure(
     _refuse_unmeasurable(vllm_config, kv_cache_config)
     text, stops = measure_text(model)
     kv = KvIdentity(
-        weights=weights_digest(Path(model.model), hash_cache),
+        weights=weights_digest(Path(model.model), hash_cache, paranoid=paranoid),
         quantization=_quantization(model),
         architecture=_architecture(model),
         position=_position(model),
@@ -105,7 +89,7 @@ def measure(
         block_size=kv_cache_config.kv_cache_groups[0].kv_cache_spec.block_size,
         kv_layout=_kv_layout(kv_cache_config, kv_caches),
         shards=_shards(vllm_config.parallel_config),
-        draft_model=_draft_model(vllm_config.speculative_config, hash_cache),
+        draft_model=_draft_model(vllm_config.speculative_config, hash_cache, paranoid=paranoid),
         environment=_environment(vllm_config),
         compile_mode=_compile_mode(vllm_config),
         serializer_abi=SERIALIZER_ABI,
@@ -150,21 +134,14 @@ def _quantization(model: Any) -> str:
 
 
 def _architecture(model: Any) -> dict[str, Scalar]:
-    config = {
-        key: value
-        for key, value in model.hf_text_config.to_dict().items()
-        if key not in CONFIG_NOISE and not key.startswith(("_", *POSITION_KEYS))
-    }
-    return flatten(config) | {
+    return architecture_of(model.hf_text_config.to_dict()) | {
         "implementation": f"{model.architecture} {model.model_impl}".replace(" auto", " vllm")
     }
 
 
 def _position(model: Any) -> dict[str, Scalar]:
-    config = model.hf_text_config.to_dict()
-    position = flatten({key: value for key, value in config.items() if key.startswith(POSITION_KEYS)})
-    kinds = {str(value) for key, value in position.items() if key.endswith("rope_type")}
-    if not kinds <= LENGTH_FREE_ROPE:
+    position = position_of(model.hf_text_config.to_dict())
+    if depends_on_length(position):
         position["max_model_len"] = model.max_model_len
     return position | {"window_disabled": bool(model.disable_sliding_window)}
 
@@ -216,11 +193,12 @@ def _shards(parallel: Any) -> dict[str, Scalar]:
     }
 
 
-def _draft_model(speculative: Any, hash_cache: Path) -> str:
+def _draft_model(speculative: Any, hash_cache: Path, *, paranoid: bool) -> str:
     if speculative is None:
         return "none"
-    model = speculative.model
-    weights = weights_digest(Path(model), hash_cache) if model and Path(model).is_dir() else "weightless"
+    model, weights = speculative.model, "weightless"
+    if model and Path(model).is_dir():
+        weights = weights_digest(Path(model), hash_cache, paranoid=paranoid)
     return f"{speculative.method} {speculative.num_speculative_tokens} {weights}"
 
 

@@ -67,7 +67,7 @@ def measure_text(model_config: Any) -> tuple[TextIdentity, tuple[int, ...]]:
     tokenizer = load_tokenizer(str(folder), trust_remote_code=model_config.trust_remote_code)
     stops = _stop_token_ids(model_config, tokenizer)
     return TextIdentity(
-        tokenizer=files_digest(_tokenizer_files(folder), cache=None),
+        tokenizer=files_digest(tokenizer_files(folder), cache=None),
         tokenizer_libraries={
             "transformers": transformers.__version__,
             "tokenizers": tokenizers.__version__,
@@ -100,7 +100,7 @@ def history_policy(tokenizer: Any) -> str:
     return "kept" if after.startswith(before + PROBE[1].content) else "stripped"
 
 
-def _tokenizer_files(folder: Path) -> list[Path]:
+def tokenizer_files(folder: Path) -> list[Path]:
     found = [
         path
         for path in folder.iterdir()

@@ -1,6 +1,8 @@
 """The digest of a checkpoint: its bytes and nothing else, read once."""
 
+import json
 import os
+import time
 from pathlib import Path
 
 import pytest
@@ -54,6 +56,32 @@ def test_a_shard_rewritten_in_place_with_its_old_times_is_read_again(tmp_path: P
     shard.write_bytes(b"two")
     os.utime(shard, ns=(times.st_atime_ns, times.st_mtime_ns))
     assert weights_digest(model, tmp_path / "cache") != first
+
+
+def test_a_paranoid_pass_finds_what_no_time_tells_and_mends_the_cache(tmp_path: Path) -> None:
+    model = checkpoint(tmp_path / "a", {"model.safetensors": b"one"})
+    truth = weights_digest(model, tmp_path / "cache")
+    lies = dict.fromkeys(json.loads((tmp_path / "cache" / weights.CACHE_FILE).read_bytes()), "0" * 64)
+    (tmp_path / "cache" / weights.CACHE_FILE).write_text(json.dumps(lies))
+    assert weights_digest(model, tmp_path / "cache") != truth
+    assert weights_digest(model, tmp_path / "cache", paranoid=True) == truth
+    assert weights_digest(model, tmp_path / "cache") == truth
+
+
+def test_a_shard_is_not_hashed_in_the_clock_tick_of_its_last_write(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A second write in that tick would leave size, mtime and ctime as they were."""
+    ages = []
+    sha256_of = weights._sha256_of
+
+    def aged(path: Path) -> str:
+        ages.append(time.time() - path.stat().st_ctime)
+        return sha256_of(path)
+
+    monkeypatch.setattr(weights, "_sha256_of", aged)
+    weights_digest(checkpoint(tmp_path / "a", {"model.safetensors": b"one"}), tmp_path / "cache")
+    assert min(ages) >= weights.CLOCK_TICK_S / 2
 
 
 @pytest.mark.parametrize("content", [b"", b"not JSON", b"[]"])
