@@ -10,6 +10,7 @@ from struct import pack
 from typing import Any, NewType, Self
 
 from service.domain import canonical
+from service.domain.contract import Contract, breach_of
 from service.domain.errors import InvalidDescriptor, InvalidManifest
 from service.domain.revision import Descriptor, RevisionDigest, differing_fields
 
@@ -27,6 +28,8 @@ TOKENS_LEFT_TO_COMPUTE = 2
 class RefusalReason(StrEnum):
     REVISION_MISMATCH = "revision_mismatch"
     REVISION_UNKNOWN = "revision_unknown"
+    CONTRACT_INVALID = "contract_invalid"
+    CONTRACT_EXPIRED = "contract_expired"
     TENANT_MISMATCH = "tenant_mismatch"
     TOKEN_MISMATCH = "token_mismatch"  # noqa: S105 a reason, not a secret
     LEASE_EXPIRED = "lease_expired"
@@ -43,7 +46,13 @@ class RefusalReason(StrEnum):
 
 
 NOT_THE_ARTIFACTS_FAULT = frozenset(
-    {RefusalReason.REVISION_MISMATCH, RefusalReason.REVISION_UNKNOWN, RefusalReason.TOKEN_MISMATCH}
+    {
+        RefusalReason.REVISION_MISMATCH,
+        RefusalReason.REVISION_UNKNOWN,
+        RefusalReason.CONTRACT_INVALID,
+        RefusalReason.CONTRACT_EXPIRED,
+        RefusalReason.TOKEN_MISMATCH,
+    }
 )
 """Refusals after which another turn, on another engine, may still be offered the artifact."""
 
@@ -136,6 +145,8 @@ class Admitted:
 
     blocks: int
     tokens: int
+    contract: Contract | None = None
+    """By which the KV of another revision is read; None for the engine's own."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -153,6 +164,7 @@ def admit(
     prompt: Sequence[int],
     tensors: Sequence[Tensor],
     now_ms: int,
+    contract: Contract | None = None,
 ) -> Admitted | Refused:
     """The consumer's decision, from its own measured revision; unknown, missing or unlike is refused.
 
@@ -163,29 +175,48 @@ def admit(
         prompt: all token ids of the request.
         tensors: the engine's own KV tensors per block.
         now_ms: the consumer's clock, epoch milliseconds.
+        contract: what its operator approved; used for KV of another revision, and only where it permits that.
     """
     if own is None:
         return Refused(reason=RefusalReason.REVISION_UNKNOWN, detail="this engine has not measured itself")
-    if manifest.revision != own.digest:
-        differing = differing_fields(own, manifest.descriptor)
-        return Refused(
-            reason=RefusalReason.REVISION_MISMATCH,
-            detail=f"made under {manifest.revision}, this engine is {own.digest}",
-            differing=differing,
-        )
+    if manifest.revision == own.digest:
+        contract = None
+    elif refused := refused_by_contract(contract, own=own, theirs=manifest.descriptor, now_ms=now_ms):
+        return refused
     if manifest.tenant != tenant:
         return Refused(reason=RefusalReason.TENANT_MISMATCH, detail="the artifact is another tenant's")
     if now_ms >= manifest.expires_ms:
         return Refused(reason=RefusalReason.LEASE_EXPIRED, detail=f"expired at {manifest.expires_ms}")
     if tuple(tensors) != manifest.tensors or manifest.block_size != own.kv.block_size:
         return Refused(reason=RefusalReason.MANIFEST_INCOMPLETE, detail="its tensors are not this engine's")
-    return _admit_tokens(manifest, own.digest, prompt)
+    return _admit_tokens(manifest, prompt, contract)
 
 
-def _admit_tokens(manifest: Manifest, revision: RevisionDigest, prompt: Sequence[int]) -> Admitted | Refused:
+def refused_by_contract(
+    contract: Contract | None, *, own: Descriptor, theirs: Descriptor, now_ms: int
+) -> Refused | None:
+    """For KV of another revision than `own`: refused, unless a contract permits it."""
+    differing = differing_fields(own, theirs)
+    if contract is None:
+        return Refused(
+            reason=RefusalReason.REVISION_MISMATCH,
+            detail=f"made under {theirs.digest}, this engine is {own.digest}",
+            differing=differing,
+        )
+    breach = breach_of(contract, own=own, theirs=theirs, now_ms=now_ms)
+    if breach is None:
+        return None
+    return Refused(
+        reason=RefusalReason.CONTRACT_EXPIRED if breach.expired else RefusalReason.CONTRACT_INVALID,
+        detail=f"contract {contract.id}: {breach.detail}",
+        differing=differing,
+    )
+
+
+def _admit_tokens(manifest: Manifest, prompt: Sequence[int], contract: Contract | None) -> Admitted | Refused:
     usable = min(manifest.token_count, len(prompt) - TOKENS_LEFT_TO_COMPUTE)
     wanted = max(usable, 0) // manifest.block_size
-    keys = block_keys(revision, manifest.tenant, prompt, manifest.block_size)[:wanted]
+    keys = block_keys(manifest.revision, manifest.tenant, prompt, manifest.block_size)[:wanted]
     matched = 0
     while matched < len(keys) and keys[matched] == manifest.blocks[matched].key:
         matched += 1
@@ -193,7 +224,7 @@ def _admit_tokens(manifest: Manifest, revision: RevisionDigest, prompt: Sequence
         return Refused(
             reason=RefusalReason.TOKEN_MISMATCH, detail="it covers other tokens than this prompt's"
         )
-    return Admitted(blocks=matched, tokens=matched * manifest.block_size)
+    return Admitted(blocks=matched, tokens=matched * manifest.block_size, contract=contract)
 
 
 def block_keys(

@@ -5,6 +5,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, Self
 
 from service.domain.artifact import ArtifactId, BootId, MadeBy, RefusalReason
+from service.domain.contract import ContractId
 from service.domain.errors import InvalidInput
 from service.domain.revision import RevisionDigest
 
@@ -25,6 +26,8 @@ class KvRequest:
     publish: ArtifactId | None = None
     """Under which handle to publish this request's KV once it has finished well; None publishes nothing."""
     lease_s: int = 86_400
+    contract: ContractId | None = None
+    """Under which the offer may be of another revision, if the engine's operator has given it that contract."""
 
     def to_params(self) -> dict[str, Any]:
         return {PARAMS_KEY: asdict(self)}
@@ -78,6 +81,8 @@ class Loaded:
     tokens: int
     bytes: int
     seconds: float
+    contract: ContractId | None = None
+    """By which KV of another revision was read; None for the engine's own."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,10 +1,11 @@
 """`plan_turn`: where and how a turn runs, and why; pure policy over what is known of fleet and artifacts."""
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from service.domain.artifact import ArtifactId, BootId
+from service.domain.contract import Contract, ContractId
 from service.domain.events import OnUpgrade, PlanKind, PolicyLevel
 from service.domain.revision import RevisionDigest
 
@@ -67,6 +68,8 @@ class TurnPlan:
     engine: Engine | None = None
     offer: ArtifactId | None = None
     carry_tokens: bool = True
+    contract: ContractId | None = None
+    """By which the offer may be of another revision; the consumer judges it by itself."""
 
 
 def resolve_policy(
@@ -96,17 +99,20 @@ def plan_turn(
     fleet: Sequence[Engine],
     artifacts: Sequence[StoredArtifact],
     rebuild_min_tokens: int,
+    contracts: Sequence[Contract] = (),
 ) -> TurnPlan:
     """Args:
     target: the revision that the conversation's alias points at now.
     artifacts: those of this conversation that were not refused, newest first.
     rebuild_min_tokens: below it the decode engine prefills by itself, which is quicker than a queue hop.
+    contracts: those in force.
     """
     current = history.revision
     upgraded = current is not None and current != target
     if current is not None and upgraded and policy is not OnUpgrade.REPLAY:
         if engine := _pick(fleet, current):
-            return _decode(PlanKind.STAY, f"on_upgrade is {policy}", current, engine, artifacts)
+            reason = f"on_upgrade is {policy}"
+            return _decode(PlanKind.STAY, reason, engine, artifacts, contracts)
         if policy is OnUpgrade.STAY_STRICT:
             reason = f"on_upgrade is stay_strict and no engine serves {current}"
             return TurnPlan(kind=PlanKind.REFUSE, reason=reason, revision=current)
@@ -114,12 +120,17 @@ def plan_turn(
     if engine is None:
         reason = f"no ready engine serves {target}"
         return TurnPlan(kind=PlanKind.WAIT, reason=reason, revision=target, carry_tokens=history.same_text)
+    contracted = _contracted(target, artifacts, contracts)
     if not history.same_text:
+        if contracted is not None:
+            return replace(_offer_of_another(engine, *contracted), carry_tokens=False)
         reason = "the text identity differs: history is rendered anew from its messages"
         return TurnPlan(kind=PlanKind.COLD, reason=reason, revision=target, engine=engine, carry_tokens=False)
     if not upgraded or any(a.revision == target for a in artifacts):
         reason = "same revision" if not upgraded else "KV of the target revision is at hand"
-        return _decode(PlanKind.REUSE, reason, target, engine, artifacts)
+        return _decode(PlanKind.REUSE, reason, engine, artifacts, contracts)
+    if contracted is not None:
+        return _offer_of_another(engine, *contracted)
     if history.tokens < rebuild_min_tokens:
         reason = f"revision changed; {history.tokens} tokens are prefilled on the spot"
         return TurnPlan(kind=PlanKind.COLD, reason=reason, revision=target, engine=engine)
@@ -142,12 +153,43 @@ def _least_loaded(engines: Iterable[Engine]) -> Engine | None:
 
 
 def _decode(
-    kind: PlanKind, reason: str, revision: RevisionDigest, engine: Engine, artifacts: Sequence[StoredArtifact]
+    kind: PlanKind,
+    reason: str,
+    engine: Engine,
+    artifacts: Sequence[StoredArtifact],
+    contracts: Sequence[Contract],
 ) -> TurnPlan:
     """Offer the longest artifact of the revision; a history without one is prefilled where it is decoded."""
+    revision = engine.revision
     usable = [a for a in artifacts if a.revision == revision]
     if not usable:
+        contracted = _contracted(revision, artifacts, contracts)
+        if contracted is not None:
+            return replace(_offer_of_another(engine, *contracted), kind=kind)
         kind = PlanKind.COLD if kind is PlanKind.REUSE else kind
         return TurnPlan(kind=kind, reason=f"{reason}; no stored KV", revision=revision, engine=engine)
     best = max(usable, key=lambda a: a.tokens)
     return TurnPlan(kind=kind, reason=reason, revision=revision, engine=engine, offer=best.artifact)
+
+
+def _contracted(
+    revision: RevisionDigest, artifacts: Sequence[StoredArtifact], contracts: Sequence[Contract]
+) -> tuple[StoredArtifact, Contract] | None:
+    """The longest artifact that a contract lets `revision` read."""
+    permitted = {c.producer: c for c in contracts if c.reader == revision}
+    foreign = [a for a in artifacts if a.revision in permitted]
+    if not foreign:
+        return None
+    best = max(foreign, key=lambda a: a.tokens)
+    return best, permitted[best.revision]
+
+
+def _offer_of_another(engine: Engine, artifact: StoredArtifact, contract: Contract) -> TurnPlan:
+    return TurnPlan(
+        kind=PlanKind.REUSE,
+        reason=f"KV of {artifact.revision} may be read under contract {contract.id}",
+        revision=engine.revision,
+        engine=engine,
+        offer=artifact.artifact,
+        contract=contract.id,
+    )

@@ -25,6 +25,7 @@ from vllm.v1.metrics.cache_hit_source import CacheHitSource
 from service.domain.artifact import BootId, Tensor
 from service.domain.errors import EverturnError, InvalidInput
 from service.domain.revision import Descriptor
+from workers.kv_connector.contract_folder import ContractFolder
 from workers.kv_connector.counters import Counters
 from workers.kv_connector.hash_root import HashRoot
 from workers.kv_connector.hooks import never_raises
@@ -43,7 +44,9 @@ logger = logging.getLogger("vllm.everturn")
 
 
 class EverturnConnector(KVConnectorBase_V1, SupportsHMA):  # type: ignore[misc]
-    """Extra config: `store` and `run_dir` (folders), `boot_id`, and `hash_cache` (folder, default `run_dir`)."""
+    """Extra config: `store` and `run_dir` (folders), `boot_id`, and `hash_cache` (folder, default `run_dir`),
+    `contracts` (folder of the compatibility contracts that this engine honours; default: none).
+    """
 
     _cache_hit_source = CacheHitSource.DISK
 
@@ -52,6 +55,7 @@ class EverturnConnector(KVConnectorBase_V1, SupportsHMA):  # type: ignore[misc]
         extra = self._kv_transfer_config.kv_connector_extra_config
         self._run_dir = Path(_setting(extra, "run_dir"))
         self._hash_cache = Path(extra.get("hash_cache") or self._run_dir)
+        self._paranoid = extra.get("paranoid") is True
         self._boot = BootId(_setting(extra, "boot_id"))
         self._store = BlockStore(Path(_setting(extra, "store")))
         self._measurement: Measurement | None = None
@@ -69,13 +73,20 @@ class EverturnConnector(KVConnectorBase_V1, SupportsHMA):  # type: ignore[misc]
                 counters=Counters(self._run_dir),
                 boot=self._boot,
                 unsupported=_unsupported(vllm_config, kv_cache_config),
+                contracts=ContractFolder(Path(extra["contracts"]) if extra.get("contracts") else None),
             )
 
     # Identity: each rank measures, the scheduler side compares and publishes
 
     @never_raises(lambda self, error, *_: self._unmeasured(error))
     def register_kv_caches(self, kv_caches: dict[str, torch.Tensor]) -> None:
-        own, stops = measure(self._vllm_config, self._kv_cache_config, kv_caches, self._hash_cache)
+        own, stops = measure(
+            self._vllm_config,
+            self._kv_cache_config,
+            kv_caches,
+            self._hash_cache,
+            paranoid=self._paranoid,
+        )
         tensors = block_tensors(kv_caches)
         self._measurement = Measurement(
             descriptor=json.dumps(own.to_json(), sort_keys=True),

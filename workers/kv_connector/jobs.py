@@ -3,8 +3,17 @@
 from dataclasses import dataclass
 
 from service.domain.artifact import ArtifactId, Block, BootId, MadeBy
+from service.domain.contract import Contract
 from service.domain.evidence import Loaded, Published, Refusal
-from service.domain.revision import RevisionDigest
+from service.domain.revision import Descriptor, RevisionDigest
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Waiver:
+    """What the worker side needs to judge a contract by itself."""
+
+    contract: Contract
+    producer: Descriptor
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -19,6 +28,8 @@ class LoadJob:
     expires_ms: int
     blocks: tuple[Block, ...]
     block_ids: tuple[int, ...]
+    waiver: Waiver | None = None
+    """Present where `revision` is not the engine's own."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -25,12 +25,14 @@ from service.domain.artifact import (
     block_keys,
     parse_artifact_id,
 )
+from service.domain.contract import Contract
 from service.domain.errors import InvalidInput, InvalidManifest
 from service.domain.evidence import Evidence, KvRequest, Loaded, Published, Refusal
 from service.domain.revision import Descriptor
+from workers.kv_connector.contract_folder import ContractFolder
 from workers.kv_connector.counters import Count, Counters
 from workers.kv_connector.hash_root import HashRoot
-from workers.kv_connector.jobs import Jobs, LoadJob, Outcomes, SaveBlock, SaveJob
+from workers.kv_connector.jobs import Jobs, LoadJob, Outcomes, SaveBlock, SaveJob, Waiver
 from workers.kv_connector.reports import Reports
 from workers.kv_connector.store import BlockStore
 from workers.kv_connector.tracked import Tracked, unsupported_request
@@ -56,6 +58,7 @@ class SchedulerSide:
         counters: Counters,
         boot: BootId,
         unsupported: str | None,
+        contracts: ContractFolder | None = None,
     ) -> None:
         self._store = store
         self._reports = reports
@@ -63,6 +66,7 @@ class SchedulerSide:
         self._counters = counters
         self._boot = boot
         self._unsupported = unsupported
+        self._contracts = contracts or ContractFolder(None)
         self._own: Descriptor | None = None
         self._tensors: tuple[Tensor, ...] = ()
         self._tracked: dict[str, Tracked] = {}
@@ -79,6 +83,9 @@ class SchedulerSide:
     def arrived(self, request: Any) -> None:
         """Every request, also one that does not speak to us."""
         tracked = self._track(request)
+        if tracked is not None and tracked.kv.contract is not None:
+            # What may hold KV of another revision is this request's alone, in the engine's own prefix cache too.
+            request.cache_salt = f"contract {request.request_id} {request.cache_salt or ''}"
         self._root.fold_into(request, None if tracked is None else tracked.kv.tenant)
         self._counters.add(Count.REQUESTS)
 
@@ -106,6 +113,7 @@ class SchedulerSide:
             return
         manifest, last = tracked.manifest, tracked.admitted.blocks
         first = last - tokens // manifest.block_size
+        contract = tracked.admitted.contract
         tracked.loading, tracked.loaded_from_block = True, first
         self._loads.append(
             LoadJob(
@@ -117,6 +125,7 @@ class SchedulerSide:
                 expires_ms=manifest.expires_ms,
                 blocks=manifest.blocks[first:last],
                 block_ids=tuple(block_ids[first:last]),
+                waiver=Waiver(contract=contract, producer=manifest.descriptor) if contract else None,
             )
         )
 
@@ -212,6 +221,9 @@ class SchedulerSide:
         if isinstance(manifest, Refused):
             return manifest
         tracked.manifest = manifest
+        contract = self._contract(tracked.kv, manifest)
+        if isinstance(contract, Refused):
+            return contract
         return admit(
             manifest,
             own=self._own,
@@ -219,7 +231,13 @@ class SchedulerSide:
             prompt=request.prompt_token_ids,
             tensors=self._tensors,
             now_ms=time.time_ns() // 1_000_000,
+            contract=contract,
         )
+
+    def _contract(self, kv: KvRequest, manifest: Manifest) -> Contract | Refused | None:
+        if kv.contract is None or self._own is None or manifest.revision == self._own.digest:
+            return None
+        return self._contracts.find(kv.contract)
 
     def _manifest(self, tenant: str, artifact: ArtifactId) -> Manifest | Refused:
         try:
@@ -258,6 +276,10 @@ class SchedulerSide:
             return f"the request ended as {request.status.name}"
         if tracked.load_refused:
             return "this attempt was promised KV that was then refused"
+        if tracked.admitted is not None and tracked.admitted.contract is not None:
+            return (
+                f"it was computed on KV of {tracked.manifest and tracked.manifest.revision}, under a contract"
+            )
         if self._own is None:
             return "this engine has not measured itself"
         if problem := self._unsupported or unsupported_request(request):
