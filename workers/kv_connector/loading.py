@@ -6,10 +6,11 @@ from typing import Any
 
 from service.domain.artifact import Block, RefusalReason, refused_by_contract
 from service.domain.evidence import Loaded, Refusal
+from workers.kv_connector.block_file import BlockHeader, BlockUnreadable
 from workers.kv_connector.jobs import LoadJob
 from workers.kv_connector.lanes import Lanes
 from workers.kv_connector.paged import PagedBlocks, memory
-from workers.kv_connector.store import BlockHeader, BlockStore, BlockUnreadable
+from workers.kv_connector.store import BlockStore
 
 
 class Unfit(Exception):

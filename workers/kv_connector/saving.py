@@ -9,10 +9,11 @@ import torch
 
 from service.domain.artifact import Block, BootId, MadeBy, Manifest
 from service.domain.evidence import Published
+from workers.kv_connector.block_file import BlockHeader, BlockUnreadable
 from workers.kv_connector.jobs import SaveBlock, SaveJob
 from workers.kv_connector.lanes import Lanes
 from workers.kv_connector.paged import PagedBlocks, memory
-from workers.kv_connector.store import BlockHeader, BlockStore, BlockUnreadable
+from workers.kv_connector.store import BlockStore
 
 TRIES = 2
 """Once, and once more after a damaged block of the same name was put aside."""
@@ -42,7 +43,7 @@ class Saver:
             buffer, spare = self._paged.own_buffer(), self._paged.own_buffer(1)
             with self._paged.copies(mark) as finish_copies:
                 for block in blocks:
-                    if block.stored is not None and self._store.has_block(
+                    if block.stored is not None and self._store.keep_block(
                         job.tenant, self._paged.own.digest, block.key
                     ):
                         written[block.key] = block.stored, block.made_by
@@ -84,7 +85,7 @@ class Saver:
         except BlockUnreadable:
             theirs, checksum = None, ""
         if theirs is not None and theirs.checksum == checksum and theirs.is_same_block(ours):
-            return theirs
+            return theirs if self._store.keep_block(ours.tenant, ours.revision, ours.key) else None
         self._store.quarantine(ours.tenant, ours.revision, ours.key)
         return None
 

@@ -4,87 +4,40 @@ Layout and bytes: docs/kv-format.md. Nothing here trusts a file: whoever reads c
 """
 
 import json
+import logging
 import os
 import time
 from contextlib import suppress
-from dataclasses import asdict, dataclass
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
-from service.domain.artifact import ArtifactId, BootId, MadeBy, Manifest, Tensor
-from service.domain.errors import InvalidInput
+from service.domain.artifact import ArtifactId, Manifest
+from service.domain.errors import InvalidInput, InvalidManifest
 from service.domain.revision import Descriptor, RevisionDigest, parse_digest
+from workers.kv_connector.block_file import BlockHeader, BlockUnreadable, sealed, unsealed
 
-BLOCK_FORMAT = 1
-MAX_HEADER_BYTES = 1 << 20
+logger = logging.getLogger("vllm.everturn")
+
 STALE_AFTER_S = 3600
-
-
-class BlockUnreadable(Exception):
-    """Its bytes are not a whole block file of this format."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BlockHeader:
-    """Stands beside the payload, so that a block says by itself whose it is."""
-
-    key: str
-    tenant: str
-    revision: RevisionDigest
-    producer: BootId
-    made_by: MadeBy
-    tensors: tuple[Tensor, ...]
-    checksum: str
-    size: int
-
-    def is_same_block(self, other: "BlockHeader") -> bool:
-        """Of the same tokens, revision, tenant and layout; made by whichever engine, in whichever way."""
-        return (self.key, self.tenant, self.revision, self.tensors, self.size) == (
-            other.key,
-            other.tenant,
-            other.revision,
-            other.tensors,
-            other.size,
-        )
-
-    def to_bytes(self) -> bytes:
-        document = asdict(self) | {"format": BLOCK_FORMAT}
-        return json.dumps(document, sort_keys=True, separators=(",", ":")).encode()
-
-    @classmethod
-    def from_bytes(cls, data: bytes) -> "BlockHeader":
-        try:
-            return cls._from_document(json.loads(data))
-        except (ValueError, TypeError, KeyError, RecursionError) as error:
-            raise BlockUnreadable(f"its header cannot be read: {error}") from error
-
-    @classmethod
-    def _from_document(cls, document: dict[str, Any]) -> "BlockHeader":
-        if document.pop("format") != BLOCK_FORMAT:
-            msg = "another block format"
-            raise ValueError(msg)
-        tensors = tuple(Tensor(**t | {"shape": tuple(t["shape"])}) for t in document["tensors"])
-        return cls(**document | {"tensors": tensors, "made_by": MadeBy(document["made_by"])})
+MAX_MANIFEST_BYTES = 1 << 24
 
 
 class BlockStore:
     def __init__(self, root: Path) -> None:
-        self._root = root
+        self.root = root
         self._temporary = root / "tmp"
-        self._temporary.mkdir(parents=True, exist_ok=True)
 
     def block_path(self, tenant: str, revision: RevisionDigest, key: str) -> Path:
-        return self._root / "blocks" / _folder(tenant) / revision / key[:2] / key
+        return self.root / "blocks" / _folder(tenant) / revision / key[:2] / key
 
     def manifest_path(self, tenant: str, artifact: ArtifactId) -> Path:
-        return self._root / "manifests" / _folder(tenant) / f"{artifact}.json"
+        return self.root / "manifests" / _folder(tenant) / f"{artifact}.json"
 
     def put_block(self, header: BlockHeader, payload: memoryview) -> bool:
         """False where a file of this name already stands; it is left as it is."""
-        data = header.to_bytes()
         path = self.block_path(header.tenant, header.revision, header.key)
-        return self._publish(path, [len(data).to_bytes(8, "little"), data, payload])
+        return self._publish(path, [header.to_bytes(), payload])
 
     def read_block(
         self, tenant: str, revision: RevisionDigest, key: str, payload: memoryview
@@ -97,59 +50,91 @@ class BlockStore:
             OSError: the store does not answer.
         """
         with self.block_path(tenant, revision, key).open("rb", buffering=0) as file:
-            length = int.from_bytes(file.read(8), "little")
-            if not 0 < length <= MAX_HEADER_BYTES:
-                raise BlockUnreadable(f"its header claims {length} bytes")
-            header = BlockHeader.from_bytes(file.read(length))
+            header = BlockHeader.read_from(file)
             _read_whole(file, payload)
             if header.size != len(payload) or file.read(1):
                 raise BlockUnreadable("it is not as long as this engine's blocks")
         return header, sha256(payload).hexdigest()
 
-    def has_block(self, tenant: str, revision: RevisionDigest, key: str) -> bool:
-        return self.block_path(tenant, revision, key).exists()
+    def keep_block(self, tenant: str, revision: RevisionDigest, key: str) -> bool:
+        """Whether it stands; if so, the collector takes it for new, and leaves its writer time for the manifest."""
+        try:
+            os.utime(self.block_path(tenant, revision, key))
+        except FileNotFoundError:
+            return False
+        return True
 
     def put_manifest(self, manifest: Manifest) -> bool:
         """The last step of a publication; False where the handle is taken."""
         folders = {self.block_path(manifest.tenant, manifest.revision, b.key).parent for b in manifest.blocks}
         for folder in sorted(folders):
             _sync_folder(folder)
-        return self._publish(self.manifest_path(manifest.tenant, manifest.artifact), [manifest.to_bytes()])
+        path = self.manifest_path(manifest.tenant, manifest.artifact)
+        return self._publish(path, [sealed(manifest.to_bytes())])
 
     def read_manifest(self, tenant: str, artifact: ArtifactId) -> bytes:
-        return self.manifest_path(tenant, artifact).read_bytes()
+        """Raises:
+        FileNotFoundError: there is none.
+        InvalidManifest: it is not, byte for byte, what was published.
+        OSError: the store does not answer.
+        """
+        with self.manifest_path(tenant, artifact).open("rb") as file:
+            data = file.read(MAX_MANIFEST_BYTES + 1)
+        if len(data) > MAX_MANIFEST_BYTES:
+            raise InvalidManifest(f"The manifest is longer than {MAX_MANIFEST_BYTES} bytes.", "manifest")
+        return unsealed(data)
+
+    def use_manifest(self, tenant: str, artifact: ArtifactId) -> None:
+        """Marks it as used now: what was used longest ago is evicted first."""
+        with suppress(OSError):  # gone meanwhile, or a store that cannot be written
+            os.utime(self.manifest_path(tenant, artifact))
 
     def put_descriptor(self, descriptor: Descriptor) -> None:
         """So that anyone can name the fields in which a foreign digest differs."""
         data = json.dumps(descriptor.to_json(), sort_keys=True).encode()
-        self._publish(self._root / "revisions" / f"{descriptor.digest}.json", [data])
+        try:
+            self._publish(self.root / "revisions" / f"{descriptor.digest}.json", [data])
+        except OSError as error:
+            logger.warning("Everturn cannot write to its KV store %s: %s", self.root, error)
 
     def read_descriptor(self, digest: str) -> Descriptor | None:
         """None where it is unknown here or unreadable: it only explains, it never decides."""
         try:
             name = parse_digest(digest)
-            document = json.loads((self._root / "revisions" / f"{name}.json").read_bytes())
+            document = json.loads((self.root / "revisions" / f"{name}.json").read_bytes())
             return Descriptor.from_json(document)
         except (OSError, ValueError, InvalidInput):
             return None
 
     def quarantine(self, tenant: str, revision: RevisionDigest, key: str) -> None:
         """Out of the way of its repair, and kept for whoever asks what happened."""
-        kept = self._root / "quarantine"
+        try:
+            self.put_aside(self.block_path(tenant, revision, key))
+        except OSError as error:
+            logger.warning("Everturn cannot put block %s aside: %s", key, error)
+
+    def put_aside(self, path: Path) -> None:
+        """A block or manifest. Raises: OSError, unless another was first."""
+        kept = self.root / "quarantine"
         kept.mkdir(exist_ok=True)
-        with suppress(FileNotFoundError):  # another reader was first
-            self.block_path(tenant, revision, key).rename(kept / f"{key}.{time.time_ns()}")
+        with suppress(FileNotFoundError):
+            path.rename(kept / f"{path.name}.{time.time_ns()}")
 
     def sweep(self) -> None:
         """Removes what writers that were killed left half-written."""
         oldest = time.time() - STALE_AFTER_S
-        for path in self._temporary.iterdir():
-            with suppress(FileNotFoundError):
+        try:
+            for path in self._temporary.iterdir():
                 if path.stat().st_mtime < oldest:
-                    path.unlink()
+                    path.unlink(missing_ok=True)
+        except FileNotFoundError:
+            return  # nothing was written yet, or another engine sweeps too
+        except OSError as error:
+            logger.warning("Everturn could not sweep its KV store: %s", error)
 
     def _publish(self, path: Path, parts: list[bytes | memoryview]) -> bool:
-        path.parent.mkdir(parents=True, exist_ok=True)
+        for folder in (path.parent, self._temporary):
+            folder.mkdir(parents=True, exist_ok=True)
         temporary = self._temporary / f"{os.getpid()}-{time.monotonic_ns()}-{path.name[:16]}"
         try:
             with temporary.open("xb", buffering=0) as file:

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from hashlib import sha256
 from pathlib import Path
 
 import pytest
@@ -17,7 +18,7 @@ from service.domain.evidence import Loaded, Published, Refusal
 from service.domain.revision import Descriptor
 from tests.domain.descriptors import V13, with_text
 from tests.workers.kv_connector.paged_fakes import TENANT, Side, load_job, manifest_of, save, side
-from workers.kv_connector.store import BlockHeader
+from workers.kv_connector.block_file import LENGTH_BYTES, SEAL_BYTES, BlockHeader
 
 HANDLE = "kv_0123456789"
 
@@ -84,11 +85,9 @@ def test_the_reader_checks_every_word_of_the_block_itself(
     save(writer, HANDLE)
     manifest = manifest_of(writer, HANDLE)
     path = writer.store.block_path(TENANT, manifest.revision, manifest.blocks[1].key)
-    data = path.read_bytes()
-    length = int.from_bytes(data[:8], "little")
-    header = dataclasses.replace(BlockHeader.from_bytes(data[8 : 8 + length]), **change)  # type: ignore[arg-type]
-    rewritten = header.to_bytes()
-    path.write_bytes(len(rewritten).to_bytes(8, "little") + rewritten + data[8 + length :])
+    with path.open("rb") as file:
+        header, payload = BlockHeader.read_from(file), file.read()
+    path.write_bytes(dataclasses.replace(header, **change).to_bytes() + payload)  # type: ignore[arg-type]
     assert reason(loaded(side(tmp_path, seed=1))) is expected
 
 
@@ -191,10 +190,10 @@ def test_a_block_header_of_another_format_is_not_read(tmp_path: Path) -> None:
     save(side(tmp_path), HANDLE)
     path = next(path for path in (tmp_path / "blocks").rglob("*") if path.is_file())
     data = path.read_bytes()
-    length = int.from_bytes(data[:8], "little")
-    document = json.loads(data[8 : 8 + length]) | {"format": 2}
-    header = json.dumps(document).encode()
-    path.write_bytes(len(header).to_bytes(8, "little") + header + data[8 + length :])
+    at = LENGTH_BYTES + SEAL_BYTES
+    end = at + int.from_bytes(data[:LENGTH_BYTES], "little")
+    header = json.dumps(json.loads(data[at:end]) | {"format": 2}).encode()
+    path.write_bytes(len(header).to_bytes(8, "little") + sha256(header).digest() + header + data[end:])
     assert reason(loaded(side(tmp_path, seed=1))) is RefusalReason.BLOCK_UNREADABLE
 
 

@@ -13,6 +13,7 @@ from service.domain.revision import RevisionDigest
 from tests.engines.checkpoints import TinyModel, flip_one_weight_bit
 from tests.engines.real import TENANT, EngineHall, RealEngine, Reply, new_handle
 from tests.workers.kv_connector.prompts import prompt
+from workers.kv_connector.block_file import sealed, unsealed
 from workers.kv_connector.store import BlockStore
 
 pytestmark = pytest.mark.engine
@@ -156,7 +157,7 @@ def test_another_tenants_manifest_is_refused_where_it_was_copied_to(v12_engine: 
     store = BlockStore(v12_engine.store)
     copy = store.manifest_path("tenant_b", ArtifactId(handle))
     copy.parent.mkdir(parents=True, exist_ok=True)
-    copy.write_bytes(store.read_manifest(TENANT, ArtifactId(handle)))
+    copy.write_bytes(store.manifest_path(TENANT, ArtifactId(handle)).read_bytes())
     reply = v12_engine.generate(ids, offer=handle, tenant="tenant_b")
     assert refusal_of(reply).reason is RefusalReason.TENANT_MISMATCH
 
@@ -190,10 +191,13 @@ def test_another_prompts_artifact_is_refused(v12_engine: RealEngine) -> None:
         lambda data: b"{" + data,
         lambda data: data[: len(data) // 2],
         lambda _: b"",
-        lambda data: data.replace(b'"format":1', b'"format":2'),
-        lambda data: data.replace(b'"block_size":32', b'"block_size":16', 1),
+        lambda data: data.replace(b'"attempt":"att_', b'"attempt":"atu_'),
+        lambda data: sealed(b"{" + unsealed(data)),
+        lambda data: sealed(unsealed(data).replace(b'"format":1', b'"format":2')),
+        lambda data: sealed(unsealed(data).replace(b'"block_size":32', b'"block_size":16', 1)),
+        lambda data: sealed(unsealed(data).replace(b'"format":1', b'"format":1,"unknown":1')),
     ],
-    ids=["not JSON", "truncated", "empty", "another format", "another block size"],
+    ids=["seal", "truncated", "empty", "bit", "not JSON", "future format", "block size", "unknown field"],
 )
 def test_a_damaged_manifest_is_refused(v12_engine: RealEngine, damage: Callable[[bytes], bytes]) -> None:
     ids = prompt(310)
@@ -209,9 +213,9 @@ def test_a_manifest_that_lacks_a_tensor_is_refused(v12_engine: RealEngine) -> No
     ids = prompt(311)
     handle = published(v12_engine, ids)
     path = BlockStore(v12_engine.store).manifest_path(TENANT, ArtifactId(handle))
-    manifest = json.loads(path.read_bytes())
+    manifest = json.loads(unsealed(path.read_bytes()))
     del manifest["tensors"][1]
-    path.write_text(json.dumps(manifest))
+    path.write_bytes(sealed(json.dumps(manifest).encode()))
     assert refusal_of(v12_engine.generate(ids, offer=handle)).reason is RefusalReason.MANIFEST_INCOMPLETE
 
 
