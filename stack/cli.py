@@ -6,12 +6,12 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from service.domain.errors import EverturnError
-from stack.commands import local
+from stack.commands import guard, local, revision
 from stack.errors import StackError
 
 DATA = Path(".everturn")
 
-COMMANDS = (local,)
+COMMANDS = (local, guard, revision)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

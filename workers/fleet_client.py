@@ -71,6 +71,10 @@ class FleetClient:
     def forget(self, boot: BootId) -> None:
         self._call("DELETE", f"/admin/engines/{boot}")
 
+    def engines(self) -> list[dict[str, Any]]:
+        """As the API lists them: `boot`, `address`, `revision`, `state` and more."""
+        return list(self._call("GET", "/admin/engines")["data"])
+
     def descriptor(self, revision: RevisionDigest) -> Descriptor:
         return Descriptor.from_json(self._call("GET", f"/admin/revisions/{revision}")["descriptor"])
 

@@ -83,6 +83,10 @@ class Descriptor:
     def to_json(self) -> dict[str, dict[str, Any]]:
         return {"kv": _part_to_json(self.kv), "text": _part_to_json(self.text)}
 
+    def flat(self) -> dict[str, Scalar]:
+        """Every field by its dotted name, in declaration order."""
+        return dict(_flat(self))
+
     @classmethod
     def from_json(cls, document: object) -> Self:
         """Strict: a missing, unknown, empty, floating or wrongly typed field names itself.
@@ -105,7 +109,7 @@ class Difference:
     theirs: Scalar
 
     def __str__(self) -> str:
-        return f"{self.field}: {_shown(self.ours)} here, {_shown(self.theirs)} there"
+        return f"{self.field}: {shown(self.ours)} here, {shown(self.theirs)} there"
 
 
 ABSENT = "(absent)"
@@ -113,7 +117,11 @@ ABSENT = "(absent)"
 
 def differences(ours: Descriptor, theirs: Descriptor) -> tuple[Difference, ...]:
     """The fields that differ, dotted, in declaration order; empty exactly when the digests are equal."""
-    left, right = dict(_flat(ours)), dict(_flat(theirs))
+    return flat_differences(ours.flat(), theirs.flat())
+
+
+def flat_differences(left: Settings, right: Settings) -> tuple[Difference, ...]:
+    """As `differences`, of fields by their dotted names."""
     return tuple(
         Difference(field=name, ours=left.get(name, ABSENT), theirs=right.get(name, ABSENT))
         for name in [*left, *(n for n in right if n not in left)]
@@ -204,6 +212,7 @@ def _typed(value: Scalar) -> bytes:
     return canonical.encode(value)
 
 
-def _shown(value: Scalar) -> str:
+def shown(value: Scalar) -> str:
+    """For a person: of a digest, enough to tell it from others."""
     text = str(value)
     return f"{text[:16]}…" if fullmatch(r"[0-9a-f]{40,}", text) else text
