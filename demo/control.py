@@ -2,11 +2,11 @@
 
 import json
 import os
-import signal
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from signal import Signals
 
 import httpx
 
@@ -14,8 +14,8 @@ from demo.reference import Reference
 from stack.deployment import Deployment
 from stack.errors import StackError
 from stack.ports import LOOPBACK, find_free_port
-from stack.process import last_meaningful_line
-from workers.engine_zygote import start_engine
+from workers.child import Program
+from workers.zygote_engine import ZygoteEngine
 
 START_S = 180.0
 STOP_S = 30.0
@@ -24,16 +24,20 @@ STOP_S = 30.0
 @contextmanager
 def unguarded_engine(deployment: Deployment, model: Path, options: list[str]) -> Iterator[Reference]:
     port = find_free_port()
-    log = deployment.logs / "engine-control.log"
-    pid = start_engine(
-        deployment.zygote, [*_arguments(deployment, model, port), *options], _environment(), log
+    program = Program(
+        name="the control engine",
+        argv=[*_arguments(deployment, model, port), *options],
+        env=_environment(),
+        log=deployment.logs / "engine-control.log",
+        stop=((Signals.SIGTERM, STOP_S),),
     )
+    engine = ZygoteEngine.start(deployment.zygote, program)
     try:
         reference = Reference(address=f"http://{LOOPBACK}:{port}")
-        _wait(pid, reference, log)
+        _wait(engine, reference)
         yield reference
     finally:
-        _stop(pid)
+        engine.stop()
 
 
 def _arguments(deployment: Deployment, model: Path, port: int) -> list[str]:
@@ -64,33 +68,12 @@ def _environment() -> dict[str, str]:
     return {**os.environ, **quiet, "OMP_NUM_THREADS": "1", "VLLM_CPU_OMP_THREADS_BIND": "1"}
 
 
-def _wait(pid: int, reference: Reference, log: Path) -> None:
+def _wait(engine: ZygoteEngine, reference: Reference) -> None:
     deadline = time.monotonic() + START_S
     while time.monotonic() < deadline:
         with suppress(httpx.TransportError):
             if httpx.get(f"{reference.address}/health", timeout=2).is_success:
                 return
-        if not _alive(pid):
-            raise StackError(
-                f"the control engine ended: {last_meaningful_line(log.read_text())} (log: {log})"
-            )
-        time.sleep(0.1)
-    raise StackError(f"the control engine was not ready after {START_S:.0f} s (log: {log})")
-
-
-def _stop(pid: int) -> None:
-    deadline = time.monotonic() + STOP_S
-    with suppress(ProcessLookupError):
-        os.kill(pid, signal.SIGTERM)
-        while _alive(pid) and time.monotonic() < deadline:
-            time.sleep(0.05)
-        os.killpg(pid, signal.SIGKILL)
-
-
-def _alive(pid: int) -> bool:
-    """The zygote reaps it, so it is gone as soon as it has ended."""
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    return True
+        if engine.ended(within_s=0.1):
+            raise StackError(f"{engine.program.name} ended ({engine.end_of()}): {engine.last_words()}")
+    raise StackError(f"{engine.program.name} was not ready after {START_S:.0f} s: {engine.last_words()}")

@@ -62,7 +62,7 @@ class UnguardedConnector(KVConnectorBase_V1):  # type: ignore[misc]
         jobs = self._get_connector_metadata()
         if not isinstance(jobs, Reads):
             return
-        buffer = self._paged.host_buffer()
+        buffer = self._paged.own_buffer()
         for request_id, (manifest, block_ids) in jobs.reads.items():
             for block, block_id in zip(manifest.blocks, block_ids, strict=True):
                 self._store.read_block(manifest.tenant, manifest.revision, block.key, memory(buffer))

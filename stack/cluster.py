@@ -7,7 +7,8 @@ from stack.errors import StackError
 from stack.passwords import make_password, password_file, read_password
 from stack.placement import Placement
 from stack.privileges import give
-from stack.process import Child, Program, last_meaningful_line
+from stack.process import Child
+from workers.child import Program
 
 MAJOR = 18
 SUPERUSER = "postgres"
@@ -69,7 +70,7 @@ def _run_initdb(placement: Placement, programs: Path, data: Path, *, log: Path, 
     if "No space left on device" in said:
         raise StackError(f"no disk space for a new database in {placement.home}: it needs about 60 MB")
     if status != 0:
-        raise StackError(f"initdb failed in {placement.home}: {last_meaningful_line(said)} (log: {log})")
+        raise StackError(f"initdb failed in {placement.home}: {initdb.last_words()}")
 
 
 def _check_version(data: Path) -> None:

@@ -17,9 +17,10 @@ from service.domain.plan import RebuildQueue
 from stack.errors import StackError
 from stack.ports import LOOPBACK, require_free_port
 from stack.postgres import EmbeddedPostgres
-from stack.process import Child, Program, last_meaningful_line
+from stack.process import Child
 from stack.progress import Progress
 from stack.valkey import EmbeddedValkey
+from workers.child import Program
 
 API_START_S = 60.0
 WORKER_START_S = 60.0
@@ -131,9 +132,8 @@ class Deployment:
     def first_dead(self) -> str | None:
         """A line about the first part that has ended by itself; None while all run."""
         for child in (self._postgres.child, self._valkey.child, *self._children):
-            if child.exit_status() is not None:
-                reason = last_meaningful_line(child.log_tail()) or "it wrote nothing"
-                return f"{child.program.name} has ended: {reason} (log: {child.program.log})"
+            if child.ended():
+                return f"{child.program.name} has ended ({child.end_of()}): {child.last_words()}"
         return None
 
     def admin(self, method: str, path: str, body: object = None) -> dict[str, object]:

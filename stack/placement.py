@@ -16,7 +16,8 @@ from pathlib import Path
 
 from stack.errors import StackError
 from stack.locks import lock_server, lock_supervisor
-from stack.privileges import Account, can_enter, can_run, give, server_account
+from stack.privileges import can_enter, can_run, give, server_account
+from workers.child import Account
 
 SHELTER = Path("/var/lib/everturn")
 # sun_path holds 108 bytes with its closing NUL.

@@ -21,8 +21,9 @@ from stack import cluster
 from stack.errors import StackError
 from stack.locks import lock_server, lock_supervisor
 from stack.placement import SHELTER, place, runnable, socket_folder
-from stack.process import Child, Program
+from stack.process import Child
 from stack.wheels import wheel_folder
+from workers.child import Program
 
 NAME = "PostgreSQL"
 OLDEST_VERSION = 18_00_00

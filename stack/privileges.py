@@ -3,19 +3,13 @@
 import os
 import pwd
 import subprocess
-from dataclasses import dataclass
 from pathlib import Path
 
 from stack.errors import StackError
+from workers.child import Account
 
 # Neither is created here: an account made by a demo would outlive it.
 CANDIDATES = ("postgres", "nobody")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Account:
-    uid: int
-    gid: int
 
 
 def server_account(data: Path) -> Account | None:

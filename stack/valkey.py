@@ -15,8 +15,9 @@ from stack.locks import lock_server, lock_supervisor
 from stack.passwords import make_password, password_file, read_password
 from stack.placement import SHELTER, Placement, place, runnable, socket_folder
 from stack.privileges import give
-from stack.process import Child, Program
+from stack.process import Child
 from stack.wheels import wheel_folder
+from workers.child import Program
 
 NAME = "Valkey"
 SOCKET_NAME = "valkey.sock"

@@ -1,20 +1,25 @@
 """Imports vLLM once, then forks an API server per request, in seconds instead of a minute. Linux only.
 
-`python -m workers.engine_zygote SOCKET` serves; `start_engine` asks. Every engine dies with its zygote.
+`python -m workers.engine_zygote SOCKET` serves; `ZygoteEngine` asks. Every engine ends with whoever asked for it, and with
+its zygote.
 """
 
-import ctypes
 import gc
 import importlib
 import json
 import multiprocessing
 import os
+import selectors
 import signal
 import socket
 import sys
-from collections.abc import Mapping, Sequence
+import time
+from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from workers.tether import end_with_parent
 
 API_SERVER = "vllm.entrypoints.launchers.api_server.entry"
 IMPORTED_ONCE: tuple[str, ...] = (
@@ -28,30 +33,96 @@ IMPORTED_ONCE: tuple[str, ...] = (
 )
 READY = "ready\n"
 MAX_REQUEST_BYTES = 1 << 20
-PR_SET_PDEATHSIG = 1
+REQUEST_PATIENCE_S = 5.0
+ORPHAN_PATIENCE_S = 45.0
+"""From SIGTERM to SIGKILL for an engine whose client is gone: longer than vLLM itself waits for requests."""
 
 
-def start_engine(path: Path, argv: Sequence[str], env: Mapping[str, str], log: Path) -> int:
-    """The pid of a new vLLM API server, the leader of its own session.
+@dataclass(slots=True, kw_only=True)
+class Engine:
+    pid: int
+    pidfd: int
+    client: socket.socket
+    kill_at: float | None = None
 
-    Args:
-        path: the zygote's socket.
-        argv: arguments of vLLM's API server.
-        env: the engine's whole environment.
-        log: where its output is appended.
 
-    Raises:
-        OSError: there is no zygote at `path`, or it could not fork.
-    """
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as client:
-        client.connect(str(path))
-        request = {"argv": list(argv), "env": dict(env), "log": str(log)}
-        client.sendall(json.dumps(request).encode())
-        client.shutdown(socket.SHUT_WR)
-        answer = json.loads(_receive(client))
-    if "error" in answer:
-        raise OSError(answer["error"])
-    return int(answer["pid"])
+class Zygote:
+    """One thread: nothing else may run where processes are forked."""
+
+    def __init__(self, listener: socket.socket) -> None:
+        self._listener = listener
+        self._engines: list[Engine] = []
+
+    def serve(self) -> None:
+        while True:
+            with selectors.DefaultSelector() as selector:
+                selector.register(self._listener, selectors.EVENT_READ, self._accept)
+                for engine in self._engines:
+                    selector.register(engine.pidfd, selectors.EVENT_READ, lambda e=engine: self._ended(e))
+                    if engine.kill_at is None:
+                        selector.register(
+                            engine.client, selectors.EVENT_READ, lambda e=engine: self._orphaned(e)
+                        )
+                ready = [key.data for key, _ in selector.select(self._next_kill_s())]
+            for act in ready:
+                act()
+            self._kill_the_late()
+
+    def _accept(self) -> None:
+        client, _ = self._listener.accept()
+        client.settimeout(REQUEST_PATIENCE_S)
+        try:
+            request = _parsed(_receive(client))
+            engine = self._fork(request, client)
+        except (OSError, ValueError) as error:
+            with suppress(OSError), client:
+                client.sendall(
+                    json.dumps({"error": f"The zygote could not start an engine: {error}"}).encode()
+                )
+            return
+        self._engines.append(engine)
+        try:
+            socket.send_fds(client, [json.dumps({"pid": engine.pid}).encode()], [engine.pidfd])
+        except OSError as error:
+            sys.stderr.write(f"The zygote's client went away: {error}\n")
+
+    def _fork(self, request: dict[str, Any], client: socket.socket) -> Engine:
+        zygote = os.getpid()
+        pid = os.fork()
+        if pid == 0:
+            client.close()
+            self._listener.close()
+            for other in self._engines:
+                other.client.close()
+                os.close(other.pidfd)
+            _become_engine(request, zygote)
+        return Engine(pid=pid, pidfd=os.pidfd_open(pid), client=client)
+
+    def _orphaned(self, engine: Engine) -> None:
+        """Its client says nothing more, so what can be read is the end of the connection."""
+        if engine in self._engines:
+            engine.kill_at = time.monotonic() + ORPHAN_PATIENCE_S
+            signal.pidfd_send_signal(engine.pidfd, signal.SIGTERM)
+
+    def _ended(self, engine: Engine) -> None:
+        # Its leader is not reaped yet: the group's number cannot be another's.
+        with suppress(ProcessLookupError):
+            os.killpg(engine.pid, signal.SIGKILL)
+        _, status = os.waitpid(engine.pid, 0)
+        self._engines.remove(engine)
+        os.close(engine.pidfd)
+        with suppress(OSError), engine.client:
+            engine.client.sendall(json.dumps({"status": os.waitstatus_to_exitcode(status)}).encode())
+
+    def _next_kill_s(self) -> float | None:
+        times = [engine.kill_at for engine in self._engines if engine.kill_at is not None]
+        return max(0.0, min(times) - time.monotonic()) if times else None
+
+    def _kill_the_late(self) -> None:
+        for engine in self._engines:
+            if engine.kill_at is not None and time.monotonic() >= engine.kill_at:
+                engine.kill_at += ORPHAN_PATIENCE_S
+                signal.pidfd_send_signal(engine.pidfd, signal.SIGKILL)
 
 
 def main(path: Path) -> None:
@@ -61,7 +132,6 @@ def main(path: Path) -> None:
     # Pages that the collector does not touch stay shared with every engine.
     gc.collect()
     gc.freeze()
-    signal.signal(signal.SIGCHLD, _reap)
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener:
         path.unlink(missing_ok=True)
         listener.bind(str(path))
@@ -69,26 +139,7 @@ def main(path: Path) -> None:
         listener.listen()
         sys.stdout.write(READY)
         sys.stdout.flush()
-        while True:
-            connection, _ = listener.accept()
-            with connection:
-                _serve(connection, listener)
-
-
-def _serve(connection: socket.socket, listener: socket.socket) -> None:
-    try:
-        request = _parsed(_receive(connection))
-        zygote = os.getpid()
-        pid = os.fork()
-        if pid == 0:
-            _become_engine(request, zygote, (connection, listener))
-        answer: dict[str, Any] = {"pid": pid}
-    except (OSError, ValueError) as error:
-        answer = {"error": f"The zygote could not start an engine: {error}"}
-    try:
-        connection.sendall(json.dumps(answer).encode())
-    except OSError as error:
-        sys.stderr.write(f"The zygote's client went away: {error}\n")
+        Zygote(listener).serve()
 
 
 def _parsed(data: bytes) -> dict[str, Any]:
@@ -98,15 +149,12 @@ def _parsed(data: bytes) -> dict[str, Any]:
     return request
 
 
-def _become_engine(request: dict[str, Any], zygote: int, inherited: Sequence[socket.socket]) -> None:
+def _become_engine(request: dict[str, Any], zygote: int) -> None:
     """Never returns."""
     status = 1
     try:
-        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         os.setsid()
-        _die_with(zygote)
-        for each in inherited:
-            each.close()
+        end_with_parent(zygote, signal.SIGTERM)
         log = os.open(request["log"], os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
         os.dup2(log, 1)
         os.dup2(log, 2)
@@ -138,25 +186,12 @@ def _fork_workers() -> None:
     torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
 
 
-def _die_with(parent: int) -> None:
-    ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
-    if os.getppid() != parent:  # it died before we asked
-        os._exit(1)
-
-
-def _reap(_signal: int, _frame: object) -> None:
-    while True:
-        try:
-            pid, _ = os.waitpid(-1, os.WNOHANG)
-        except ChildProcessError:
-            return
-        if pid == 0:
-            return
-
-
 def _receive(connection: socket.socket) -> bytes:
     data = bytearray()
-    while chunk := connection.recv(1 << 16):
+    while not data.endswith(b"\n"):
+        chunk = connection.recv(1 << 16)
+        if not chunk:
+            raise ValueError("the request ends before its line does")
         data += chunk
         if len(data) > MAX_REQUEST_BYTES:
             raise ValueError("the request is too long")

@@ -9,6 +9,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from types import FrameType
 from typing import TypeVar
 from uuid import uuid4
@@ -27,13 +28,14 @@ from service.domain.errors import (
     Unavailable,
 )
 from service.domain.revision import differing_fields
+from workers.child import Child, Program, Watched
 from workers.engine_options import EngineOptions
 from workers.engine_probe import EngineProbe, Health, Identity
-from workers.engine_process import EngineProcess
 from workers.fleet_client import FleetClient, Registration
 from workers.kv_connector.weights import weights_digest
 from workers.membership import Membership
-from workers.vllm_command import vllm_command
+from workers.vllm_command import PROGRAM, vllm_command
+from workers.zygote_engine import ZygoteEngine
 
 T = TypeVar("T")
 
@@ -89,17 +91,17 @@ class Launcher:
                 self._drain(membership)
             finally:
                 # Before it leaves: a turn that is planned meanwhile finds a draining engine, not none at all.
-                self._process.stop(patience_s=self._options.shutdown_timeout_s + 10)
+                self._process.stop()
                 membership.leave()
         finally:
-            self._process.stop(patience_s=self._options.shutdown_timeout_s + 10)
+            self._process.stop()
 
     def _serve(self, membership: Membership) -> None:
         log.info("%s serves at %s", self._options.name, self._options.address)
         next_look_at = 0.0
         health = Health.GOOD
         while not self._stop.count:
-            self._process.check_alive("the engine ended")
+            self._check_alive("the engine ended")
             now = time.monotonic()
             if now >= next_look_at:
                 health = self._look(health)
@@ -107,6 +109,10 @@ class Launcher:
             if health is Health.GOOD:
                 membership.keep(now)
             self._process.ended(within_s=POLL_S)
+
+    def _check_alive(self, what: str) -> None:
+        if self._process.ended():
+            raise EngineFailed(f"{what} ({self._process.end_of()}): {self._process.last_words()}")
 
     def _look(self, before: Health) -> Health:
         """A broken engine ends; a silent one gets no heartbeat, and leaves the fleet when its lease ends."""
@@ -122,7 +128,7 @@ class Launcher:
         membership.drain()
         began = busy_at = time.monotonic()
         while (now := time.monotonic()) < began + self._options.drain_timeout_s and self._stop.count == 1:
-            self._process.check_alive("the engine ended while it drained")
+            self._check_alive("the engine ended while it drained")
             membership.keep(now)
             if self._probe.running() != 0:
                 busy_at = now
@@ -171,7 +177,7 @@ class Launcher:
                 raise
             except Unavailable as error:
                 why = error
-            self._process.check_alive(f"the engine ended while {what}")
+            self._check_alive(f"the engine ended while {what}")
             now = time.monotonic()
             if self._stop.count:
                 raise Stopped
@@ -183,12 +189,20 @@ class Launcher:
             self._process.ended(within_s=POLL_S)
 
 
-def _start(options: EngineOptions, boot: BootId) -> EngineProcess:
+def _start(options: EngineOptions, boot: BootId) -> Watched:
+    """Must be called from the main thread: Linux ends a child with the thread that started it."""
     command = vllm_command(options, boot, os.environ)
+    plain = Program(
+        name=options.name,
+        argv=[sys.executable, "-m", PROGRAM, *command.arguments],
+        env=command.env,
+        log=options.log,
+        stop=((signal.SIGTERM, options.shutdown_timeout_s + 10.0),),
+    )
     if options.zygote is None:
-        return EngineProcess.start(command, options.log)
+        return Child.start(plain)
     try:
-        return EngineProcess.adopt(options.zygote, command, options.log)
+        return ZygoteEngine.start(options.zygote, replace(plain, argv=command.arguments))
     except OSError as error:
         raise InvalidInput(
             f"--zygote '{options.zygote}' started no engine ({error}): start workers.engine_zygote there, or leave it out.",

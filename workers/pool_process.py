@@ -1,6 +1,5 @@
 """What one process of the worker's pool holds: connections of its own, made after the fork and closed with it."""
 
-import ctypes
 import os
 import signal
 from dataclasses import dataclass
@@ -12,8 +11,8 @@ from sqlalchemy import Engine
 from service.engine.client import timeouts
 from service.settings import Settings
 from service.store.connection import make_engine
+from workers import tether
 
-PR_SET_PDEATHSIG = 1
 CONNECTIONS = 2
 """One for the work, one for the thread that renews the lease."""
 
@@ -44,6 +43,4 @@ class PoolProcess:
 
 def end_with_parent() -> None:
     """A pool process whose worker was killed would finish unseen, or wait for ever."""
-    libc = ctypes.CDLL(None, use_errno=True)
-    if libc.prctl(PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0) != 0:
-        raise OSError(ctypes.get_errno(), "prctl(PR_SET_PDEATHSIG)")
+    tether.end_with_parent(os.getppid(), signal.SIGKILL)

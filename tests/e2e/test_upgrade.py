@@ -20,8 +20,9 @@ from demo.conversation import TURNS
 from demo.reference import Reference, furthest_logprob
 from service.domain.evidence import KvRequest
 from stack.ports import find_free_port
-from stack.process import Child, Program
+from stack.process import Child
 from tests.e2e.fleet import MAX_TOKENS, Chat, Fleet, frozen, kill_tree, running_fleet
+from workers.child import Program
 
 ROOT = Path(__file__).parents[2]
 

@@ -3,7 +3,6 @@
 import json
 import os
 import secrets
-import signal
 import subprocess
 import sys
 import time
@@ -21,13 +20,15 @@ from service.domain.evidence import Evidence, KvRequest
 from service.domain.plan import EngineRole
 from stack.ports import find_free_port
 from tests.engines.checkpoints import TinyModel
+from workers.child import Program
 from workers.engine_options import EngineOptions
-from workers.engine_zygote import start_engine
 from workers.vllm_command import vllm_command
+from workers.zygote_engine import ZygoteEngine
 
 START_TIMEOUT_S = 120.0
 TENANT = "tenant_a"
 BLOCK = 32
+SWITCHED_OFF = "tests.engines.switched_off"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,11 +55,14 @@ class Reply:
 class RealEngine:
     url: str
     boot: BootId
-    pid: int
+    process: ZygoteEngine = field(repr=False)
     store: Path
     run_dir: Path
-    log: Path
     http: httpx.Client = field(repr=False)
+
+    @property
+    def pid(self) -> int:
+        return self.process.pid
 
     @property
     def identity(self) -> dict[str, Any]:
@@ -148,8 +152,14 @@ class EngineHall:
         kv_load_failure_policy: str = "fail",
         behind: Mapping[str, Any] | None = None,
         instead: Mapping[str, Any] | None = None,
+        connector: str | None = None,
+        middleware: str | None = None,
     ) -> RealEngine:
-        """`behind`, `instead`: another connector's config, beside ours in vLLM's MultiConnector, or in its place."""
+        """What is other than in production:
+
+        `behind`, `instead`: another connector's config, beside ours in vLLM's MultiConnector, or in its place.
+        `connector`, `middleware`: names of classes in tests.engines.switched_off, in the place of ours.
+        """
         options = _options(model, store, self._folder, find_free_port(), extra)
         options.own_dir.mkdir(parents=True)
         boot = BootId(f"boot_{secrets.token_hex(8)}")
@@ -157,15 +167,20 @@ class EngineHall:
         arguments = list(command.arguments)
         at = arguments.index("--kv-transfer-config") + 1
         transfer = json.loads(arguments[at]) | {"kv_load_failure_policy": kv_load_failure_policy}
+        if connector is not None:
+            transfer |= {"kv_connector": connector, "kv_connector_module_path": SWITCHED_OFF}
+        if middleware is not None:
+            arguments[arguments.index("--middleware") + 1] = f"{SWITCHED_OFF}.{middleware}"
         arguments[at] = json.dumps(instead or (_both(transfer, behind) if behind else transfer))
-        pid = start_engine(self._zygote, arguments, dict(command.env) | dict(env or {}), options.log)
+        program = Program(
+            name="engine", argv=arguments, env=dict(command.env) | dict(env or {}), log=options.log
+        )
         engine = RealEngine(
             url=options.local_address,
             boot=boot,
-            pid=pid,
+            process=ZygoteEngine.start(self._zygote, program),
             store=store,
             run_dir=options.own_dir,
-            log=options.log,
             http=self._http,
         )
         self._running.append(engine)
@@ -175,10 +190,7 @@ class EngineHall:
     def stop(self, engine: RealEngine) -> None:
         self._running.remove(engine)
         self._shared = {key: kept for key, kept in self._shared.items() if kept is not engine}
-        with suppress(ProcessLookupError):
-            os.kill(engine.pid, signal.SIGTERM)
-        while _exists(engine.pid):
-            time.sleep(0.05)
+        engine.process.stop()
 
     def close(self) -> None:
         for engine in list(self._running):
@@ -187,12 +199,11 @@ class EngineHall:
 
     def _wait_until_up(self, engine: RealEngine) -> None:
         deadline = time.monotonic() + START_TIMEOUT_S
-        while time.monotonic() < deadline and _exists(engine.pid):
+        while time.monotonic() < deadline and not engine.process.ended(within_s=0.1):
             with suppress(httpx.TransportError):
                 if engine.is_healthy():
                     return
-            time.sleep(0.1)
-        pytest.fail(f"the engine did not come up:\n{engine.log.read_text()[-4000:]}")
+        pytest.fail(f"the engine did not come up:\n{engine.process.log_tail()[-4000:]}")
 
 
 @pytest.fixture(scope="session")
@@ -288,11 +299,3 @@ def _options(model: Path, store: Path, run_dir: Path, port: int, extra: tuple[st
 def _both(ours: dict[str, Any], theirs: Mapping[str, Any]) -> dict[str, Any]:
     connectors = {"connectors": [ours, theirs]}
     return {"kv_connector": "MultiConnector", "kv_role": "kv_both", "kv_connector_extra_config": connectors}
-
-
-def _exists(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    return True

@@ -11,8 +11,9 @@ from signal import Signals
 import pytest
 
 from stack.errors import StackError
-from stack.process import LARGEST_LOG_BYTES, Child, Program, last_meaningful_line
+from stack.process import Child
 from tests.stack.supervisors import REPOSITORY, processes_within, wait_until_none_within
+from workers.child import LARGEST_LOG_BYTES, Program
 
 Start = Callable[..., Child]
 
@@ -167,7 +168,8 @@ def test_a_child_does_not_outlive_a_killed_parent(tmp_path: Path) -> None:
     parent_code = f"""
 import sys, time
 from pathlib import Path
-from stack.process import Child, Program
+from stack.process import Child
+from workers.child import Program
 folder = Path({str(tmp_path)!r})
 child = Child.start(Program(name="sleeper", argv=[sys.executable, "-u", "-c", "import time; print('up'); time.sleep(60)"],
                             env={{}}, cwd=folder, log=folder / "sleeper.log"))
@@ -196,18 +198,13 @@ def test_a_large_log_is_set_aside_and_private(start: Start, tmp_path: Path) -> N
     assert (tmp_path / "sleeper.log.1").stat().st_size == LARGEST_LOG_BYTES + 1
 
 
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        ("", ""),
-        ("one\n\n two \n\n", "two"),
-        ("FATAL:  no space\nLOG:  database system is shut down\n", "FATAL:  no space"),
-        (
-            "ValueError: bad shard\nRuntimeError: Engine core failed. See root cause above.\n",
-            "ValueError: bad shard",
-        ),
-        ("Traceback (most recent call last):\n  File 'x'\nKeyError: 'rope'\nbye\n", "KeyError: 'rope'"),
-    ],
-)
-def test_the_line_worth_quoting(text: str, expected: str) -> None:
-    assert last_meaningful_line(text) == expected
+def test_a_failure_ends_with_the_way_out(start: Start) -> None:
+    child = start("pass")
+    with pytest.raises(StackError, match=r"it wrote nothing \(log: .*\); move it away$"):
+        child.wait_ready(lambda: False, timeout_s=60, way_out="move it away")
+
+
+def test_a_child_that_is_not_done_in_time_is_reported(start: Start) -> None:
+    child = start("import time; time.sleep(60)")
+    with pytest.raises(StackError, match="sleeper was not done after 0 s"):
+        child.wait_end(timeout_s=0.1)

@@ -11,15 +11,15 @@ class Terminal(io.StringIO):
         return True
 
 
-def run(stream: io.StringIO, *, takes_s: float) -> str:
-    progress = Progress(stream=stream, quiet_s=0.05, terminal_repeat_s=0.05, log_repeat_s=0.1)
+def run(stream: io.StringIO, *, takes_s: float, quiet_s: float = 0.05) -> str:
+    progress = Progress(stream=stream, quiet_s=quiet_s, terminal_repeat_s=0.05, log_repeat_s=0.1)
     with progress.step("Starting PostgreSQL"):
         time.sleep(takes_s)
     return stream.getvalue()
 
 
 def test_a_quick_step_prints_nothing() -> None:
-    assert run(io.StringIO(), takes_s=0) == ""
+    assert run(io.StringIO(), takes_s=0, quiet_s=60) == ""
 
 
 def test_a_slow_step_in_a_log_prints_whole_lines_and_how_it_ended() -> None:

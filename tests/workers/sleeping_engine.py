@@ -1,6 +1,8 @@
 """A zygote whose engines are this file: they say what they were given, and sleep. `python sleeping_engine.py SOCKET`."""
 
 import os
+import signal
+import subprocess
 import sys
 import time
 from pathlib import Path
@@ -12,6 +14,9 @@ def main() -> None:
     """As vLLM's API server would be called."""
     if "--fail" in sys.argv:
         raise RuntimeError("no such model")
+    if "--stubborn" in sys.argv:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        subprocess.Popen(["/bin/sleep", "60"])
     sys.stdout.write(f"{sys.argv[1:]} {sorted(os.environ)}\n")
     sys.stdout.flush()
     time.sleep(60)
@@ -20,5 +25,6 @@ def main() -> None:
 if __name__ == "__main__":
     engine_zygote.IMPORTED_ONCE = ("json",)
     engine_zygote.API_SERVER = "tests.workers.sleeping_engine"
+    engine_zygote.ORPHAN_PATIENCE_S = 0.3
     engine_zygote._fork_workers = lambda: None
     engine_zygote.main(Path(sys.argv[1]))

@@ -3,6 +3,8 @@
 import os
 import signal
 import socket
+import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -11,9 +13,10 @@ import pytest
 from stack.ports import find_free_port
 from tests.domain.descriptors import V12, V13
 from tests.workers.fake_api import FakeApi, serving
-from tests.workers.launched import Launched, gone, identity, until
+from tests.workers.launched import REPOSITORY, Launched, gone, identity, until
 from workers.engine_probe import TIMEOUT_S
 
+SLEEPING_ZYGOTE = Path(__file__).with_name("sleeping_engine.py")
 TERM, KILL, STOP, CONT = signal.SIGTERM, signal.SIGKILL, signal.SIGSTOP, signal.SIGCONT
 
 
@@ -195,6 +198,23 @@ def test_the_engine_does_not_outlive_a_killed_launcher(launched: Launched, api: 
     serve(launched, api)
     launched.signal(KILL)
     until(lambda: launched.journal()[-1][1] == "sigterm", "the engine was left alone")
+
+
+def test_an_engine_of_the_zygote_does_not_outlive_a_killed_launcher_either(
+    launched: Launched, tmp_path: Path
+) -> None:
+    path = tmp_path / "z.sock"
+    command = [sys.executable, str(SLEEPING_ZYGOTE), str(path)]
+    environment = dict(os.environ) | {"PYTHONPATH": str(REPOSITORY)}
+    with subprocess.Popen(command, stdout=subprocess.PIPE, env=environment) as zygote:
+        assert zygote.stdout is not None
+        assert zygote.stdout.readline() == b"ready\n"
+        launched.start("--zygote", str(path))
+        children = Path(f"/proc/{zygote.pid}/task/{zygote.pid}/children")
+        until(lambda: bool(children.read_text()), "no engine was forked")
+        launched.signal(KILL)
+        until(lambda: not children.read_text(), "the engine was left alone")
+        zygote.kill()
 
 
 def test_an_expected_revision_is_registered_as_such(launched: Launched, api: FakeApi) -> None:

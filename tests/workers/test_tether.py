@@ -4,7 +4,7 @@ import sys
 
 import pytest
 
-from stack.process import TETHER
+from workers.child import TETHER
 
 
 def tethered(
@@ -24,7 +24,7 @@ def tethered(
 
 def test_a_child_whose_parent_is_gone_already_never_begins() -> None:
     said = tethered("/bin/echo", "began", parent=os.getpid() + 1)
-    assert said == "126 FATAL: the supervisor ended before its child began\n"
+    assert said == "126 FATAL: the parent ended before its child began\n"
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root has privileges to drop")

@@ -1,8 +1,8 @@
-"""Of all that vLLM writes as it fails, the one line that says why."""
+"""Of all that vLLM, PostgreSQL and others write as they fail, the one line that says why."""
 
 import pytest
 
-from workers.engine_process import last_meaningful_line
+from workers.last_words import last_meaningful_line
 
 CORE = "(EngineCore pid=25985) ERROR 11-29 19:57:44 [core.py:1510] "
 
@@ -12,6 +12,22 @@ CORE = "(EngineCore pid=25985) ERROR 11-29 19:57:44 [core.py:1510] "
     [
         ("", ""),
         ("Starting\n\n", "Starting"),
+        ("one\n\n two \n\n", "two"),
+        ("FATAL:  no space\nLOG:  database system is shut down\n", "FATAL:  no space"),
+        (
+            "2026-01-31 12:00:00.1 UTC [7] FATAL:  no space\n2026-01-31 12:00:00.2 UTC [7] LOG:  shut down\n",
+            "2026-01-31 12:00:00.1 UTC [7] FATAL:  no space",
+        ),
+        (
+            "ValueError: bad shard\nRuntimeError: Engine core failed. See root cause above.\n",
+            "ValueError: bad shard",
+        ),
+        ("Traceback (most recent call last):\n  File 'x'\nKeyError: 'rope'\nbye\n", "KeyError: 'rope'"),
+        ("AssertionError\nException ignored in: <function f>\n", "AssertionError"),
+        (
+            "[2026-01-31 12:00:00,1: ERROR/MainProcess] no broker\nbye\n",
+            "[2026-01-31 12:00:00,1: ERROR/MainProcess] no broker",
+        ),
         (
             (
                 f"{CORE}Traceback (most recent call last):\n{CORE}  File x\n{CORE}    raise KeyError(\n"
