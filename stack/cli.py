@@ -6,12 +6,12 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from service.domain.errors import EverturnError
-from stack.commands import guard, local, revision
-from stack.errors import StackError
+from stack.commands import guard, kv, local, revision
+from stack.errors import StackError, unusable
 
 DATA = Path(".everturn")
 
-COMMANDS = (local, guard, revision)
+COMMANDS = (local, guard, revision, kv)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -30,6 +30,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         status: int = given.run(given)
     except (StackError, EverturnError) as error:
         print(f"everturn: {error}", file=sys.stderr)
+        return 1
+    except OSError as error:
+        print(f"everturn: {unusable(error, given.data)}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
         print("everturn: interrupted; `make down` stops what still runs", file=sys.stderr)

@@ -1,0 +1,97 @@
+"""`everturn kv` as an operator sees it."""
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from stack.cli import main
+from tests.domain.descriptors import V12
+from tests.workers.kv_connector.stored import conversation, paths, put
+from workers.kv_connector.store import BlockStore
+
+
+@pytest.fixture
+def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> BlockStore:
+    monkeypatch.setattr(os, "fsync", lambda _: None)
+    store = BlockStore(tmp_path / "data" / "kv")
+    put(store, "kv_old00000", conversation(1, shared=2), created_ms=1_000)
+    put(store, "kv_new00000", conversation(2, shared=2), created_ms=2_000)
+    return store
+
+
+@pytest.fixture
+def kv(store: BlockStore) -> Callable[..., int]:
+    return lambda *arguments: main(["--data", str(store.root.parent), "kv", *arguments])
+
+
+def test_listing_shows_the_chosen_and_their_sum(
+    kv: Callable[..., int], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert kv("ls", "--until", "1970-01-01T00:00:02") == 0
+    out = capsys.readouterr().out
+    assert "kv_old00000" in out
+    assert "kv_new00000" not in out
+    assert "1 artifacts, 0.0 MB" in out
+
+
+def test_the_sum_counts_what_is_shared_once(
+    kv: Callable[..., int], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert kv("stat") == 0
+    assert "blocks       4," in capsys.readouterr().out
+
+
+def test_damage_is_named_and_gives_status_1(
+    kv: Callable[..., int], store: BlockStore, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert kv("verify") == 0
+    manifest = put(store, "kv_bad00000", conversation(3))
+    path = paths(store, manifest)[0]
+    path.write_bytes(path.read_bytes() + b"\0")
+    assert kv("verify") == 1
+    out = capsys.readouterr().out
+    assert f"kv_bad00000: block {path.name} is not what was written" in out
+    assert kv("quarantine", "kv_bad00000") == 0
+    assert kv("verify") == 0
+
+
+def test_forgetting_needs_a_choice(kv: Callable[..., int], capsys: pytest.CaptureFixture[str]) -> None:
+    assert kv("forget") == 1
+    assert "name handles, --revision" in capsys.readouterr().err
+    assert kv("forget", "--revision", V12.digest[:14]) == 0
+    assert "forgotten: 2 artifacts, 4 blocks" in capsys.readouterr().out
+
+
+def test_what_was_put_aside_is_forgotten_apart(
+    kv: Callable[..., int], store: BlockStore, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert kv("quarantine", "--all") == 0
+    assert kv("forget", "--all") == 0
+    assert "6 quarantined files are untouched" in capsys.readouterr().out
+    assert kv("forget", "--quarantined") == 0
+    assert not list((store.root / "quarantine").iterdir())
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["ls", "../../etc/passwd"], "'../../etc/passwd' is no artifact"),
+        (["ls", "--store", "/nowhere"], "--store '/nowhere' is no folder"),
+        (["ls", "--conversation", "conv_1"], "--conversation needs the running service"),
+    ],
+)
+def test_what_cannot_be_done_is_said_in_one_line(
+    kv: Callable[..., int], capsys: pytest.CaptureFixture[str], arguments: list[str], message: str
+) -> None:
+    assert kv(*arguments) == 1
+    error = capsys.readouterr().err
+    assert message in error
+    assert error.count("\n") == 1
+
+
+def test_a_time_must_be_one(kv: Callable[..., int], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        kv("ls", "--since", "yesterday")
+    assert "'yesterday' is no time such as 2026-01-31T12:00" in capsys.readouterr().err
