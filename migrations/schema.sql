@@ -26,6 +26,39 @@ CREATE SCHEMA audit;
 ALTER SCHEMA audit OWNER TO everturn_owner;
 
 --
+-- Name: chain_link(bytea, bytea, bytea); Type: FUNCTION; Schema: audit; Owner: everturn_owner
+--
+
+CREATE FUNCTION audit.chain_link(state bytea, previous bytea, digest bytea) RETURNS bytea
+    LANGUAGE sql IMMUTABLE PARALLEL SAFE
+    RETURN sha256((COALESCE(state, previous) || digest));
+
+
+ALTER FUNCTION audit.chain_link(state bytea, previous bytea, digest bytea) OWNER TO everturn_owner;
+
+--
+-- Name: content_commitment(bytea, bytea, bytea); Type: FUNCTION; Schema: audit; Owner: everturn_owner
+--
+
+CREATE FUNCTION audit.content_commitment(salt bytea, content bytea, tokens bytea) RETURNS bytea
+    LANGUAGE sql IMMUTABLE PARALLEL SAFE
+    RETURN sha256(((salt || COALESCE((('\x01'::bytea || int8send((octet_length(content))::bigint)) || content), '\x00'::bytea)) || COALESCE((('\x01'::bytea || int8send((octet_length(tokens))::bigint)) || tokens), '\x00'::bytea)));
+
+
+ALTER FUNCTION audit.content_commitment(salt bytea, content bytea, tokens bytea) OWNER TO everturn_owner;
+
+--
+-- Name: event_digest(text, text, bigint, text, bigint, timestamp with time zone, jsonb, bytea); Type: FUNCTION; Schema: audit; Owner: everturn_owner
+--
+
+CREATE FUNCTION audit.event_digest(tenant_id text, stream text, stream_version bigint, type text, schema_number bigint, occurred_at timestamp with time zone, payload jsonb, commitment bytea) RETURNS bytea
+    LANGUAGE sql STABLE PARALLEL SAFE
+    RETURN sha256((((((((((((('\x657665727475726e2e6576656e742e7631'::bytea || int4send(octet_length(tenant_id))) || textsend(tenant_id)) || int4send(octet_length(stream))) || textsend(stream)) || int8send(stream_version)) || int4send(octet_length(type))) || textsend(type)) || int8send(schema_number)) || timestamptz_send(occurred_at)) || int4send(octet_length((payload)::text))) || textsend((payload)::text)) || COALESCE(commitment, '\x'::bytea)));
+
+
+ALTER FUNCTION audit.event_digest(tenant_id text, stream text, stream_version bigint, type text, schema_number bigint, occurred_at timestamp with time zone, payload jsonb, commitment bytea) OWNER TO everturn_owner;
+
+--
 -- Name: token_ids(bytea); Type: FUNCTION; Schema: audit; Owner: everturn_owner
 --
 
@@ -42,6 +75,25 @@ SET default_tablespace = '';
 SET default_table_access_method = heap;
 
 --
+-- Name: event_contents; Type: TABLE; Schema: public; Owner: everturn_owner
+--
+
+CREATE TABLE public.event_contents (
+    tenant_id text NOT NULL,
+    stream text NOT NULL,
+    stream_version bigint NOT NULL,
+    salt bytea NOT NULL,
+    content bytea,
+    tokens bytea,
+    CONSTRAINT ck_event_contents_parts CHECK (((content IS NOT NULL) OR (tokens IS NOT NULL))),
+    CONSTRAINT ck_event_contents_salt CHECK ((octet_length(salt) = 16)),
+    CONSTRAINT ck_event_contents_tokens CHECK (((octet_length(tokens) % 4) = 0))
+);
+
+
+ALTER TABLE public.event_contents OWNER TO everturn_owner;
+
+--
 -- Name: events; Type: TABLE; Schema: public; Owner: everturn_owner
 --
 
@@ -55,14 +107,15 @@ CREATE TABLE public.events (
     occurred_at timestamp with time zone NOT NULL,
     txid xid8 DEFAULT pg_current_xact_id() NOT NULL,
     payload jsonb NOT NULL,
-    content bytea,
-    tokens bytea,
+    commitment bytea,
+    chain bytea NOT NULL,
+    CONSTRAINT ck_events_chain CHECK ((octet_length(chain) = 32)),
+    CONSTRAINT ck_events_commitment CHECK ((octet_length(commitment) = 32)),
+    CONSTRAINT ck_events_committed CHECK (((type <> ALL (ARRAY['message.accepted'::text, 'turn.completed'::text, 'attempt.failed'::text])) OR (commitment IS NOT NULL))),
     CONSTRAINT ck_events_payload CHECK ((jsonb_typeof(payload) = 'object'::text)),
     CONSTRAINT ck_events_schema_number CHECK ((schema_number > 0)),
     CONSTRAINT ck_events_stream CHECK (((tenant_id <> ''::text) AND (stream <> ''::text))),
     CONSTRAINT ck_events_stream_version CHECK ((stream_version > 0)),
-    CONSTRAINT ck_events_tokens CHECK (((octet_length(tokens) % 4) = 0)),
-    CONSTRAINT ck_events_tokens_of_turn CHECK (((type = 'turn.completed'::text) = (tokens IS NOT NULL))),
     CONSTRAINT ck_events_type CHECK ((type ~ '^[a-z_]+[.][a-z_]+$'::text))
 );
 
@@ -74,15 +127,16 @@ ALTER TABLE public.events OWNER TO everturn_owner;
 --
 
 CREATE VIEW audit.turn_tokens AS
- SELECT "position",
-    tenant_id,
-    stream AS conversation_id,
-    (payload ->> 'turn'::text) AS turn_id,
-    (payload ->> 'extends'::text) AS extends,
-    audit.token_ids(substr(tokens, 1, (4 * ((payload ->> 'prompt_delta'::text))::integer))) AS prompt_added,
-    audit.token_ids(substr(tokens, ((4 * ((payload ->> 'prompt_delta'::text))::integer) + 1))) AS output
-   FROM public.events
-  WHERE (type = 'turn.completed'::text);
+ SELECT completed."position",
+    completed.tenant_id,
+    completed.stream AS conversation_id,
+    (completed.payload ->> 'turn'::text) AS turn_id,
+    (completed.payload ->> 'extends'::text) AS extends,
+    audit.token_ids(substr(kept.tokens, 1, (4 * ((completed.payload ->> 'prompt_delta'::text))::integer))) AS prompt_added,
+    audit.token_ids(substr(kept.tokens, ((4 * ((completed.payload ->> 'prompt_delta'::text))::integer) + 1))) AS output
+   FROM (public.events completed
+     LEFT JOIN public.event_contents kept USING (tenant_id, stream, stream_version))
+  WHERE (completed.type = 'turn.completed'::text);
 
 
 ALTER VIEW audit.turn_tokens OWNER TO everturn_owner;
@@ -115,6 +169,74 @@ $$;
 
 
 ALTER FUNCTION public.refuse_change() OWNER TO everturn_owner;
+
+--
+-- Name: refuse_erasure_without_tombstone(); Type: FUNCTION; Schema: public; Owner: everturn_owner
+--
+
+CREATE FUNCTION public.refuse_erasure_without_tombstone() RETURNS trigger
+    LANGUAGE plpgsql
+    SET search_path TO ''
+    AS $$
+DECLARE
+    kept record;
+BEGIN
+    SELECT gone.tenant_id, gone.stream INTO kept FROM gone
+    WHERE NOT EXISTS (
+        SELECT FROM public.events AS tombstone
+        WHERE tombstone.type = 'conversation.erased'
+            AND tombstone.tenant_id = gone.tenant_id AND tombstone.stream = gone.stream
+    )
+    LIMIT 1;
+    IF FOUND THEN
+        RAISE EXCEPTION 'the content of % may go only once its stream holds a conversation.erased', kept.stream
+            USING ERRCODE = 'restrict_violation';
+    END IF;
+    RETURN NULL;
+END
+$$;
+
+
+ALTER FUNCTION public.refuse_erasure_without_tombstone() OWNER TO everturn_owner;
+
+--
+-- Name: chained(bytea, bytea); Type: AGGREGATE; Schema: audit; Owner: everturn_owner
+--
+
+CREATE AGGREGATE audit.chained(previous bytea, digest bytea) (
+    SFUNC = audit.chain_link,
+    STYPE = bytea
+);
+
+
+ALTER AGGREGATE audit.chained(previous bytea, digest bytea) OWNER TO everturn_owner;
+
+--
+-- Name: chain_breaks; Type: VIEW; Schema: audit; Owner: everturn_owner
+--
+
+CREATE VIEW audit.chain_breaks AS
+ SELECT "position",
+    tenant_id,
+    stream,
+    stream_version,
+    type,
+    occurred_at
+   FROM ( SELECT events."position",
+            events.tenant_id,
+            events.stream,
+            events.stream_version,
+            events.type,
+            events.occurred_at,
+            events.chain,
+            row_number() OVER in_order AS place,
+            audit.chained('\x'::bytea, audit.event_digest(events.tenant_id, events.stream, events.stream_version, events.type, events.schema_number, events.occurred_at, events.payload, events.commitment)) OVER in_order AS expected
+           FROM public.events
+          WINDOW in_order AS (PARTITION BY events.tenant_id, events.stream ORDER BY events.stream_version)) chained
+  WHERE ((stream_version <> place) OR (chain IS DISTINCT FROM expected));
+
+
+ALTER VIEW audit.chain_breaks OWNER TO everturn_owner;
 
 --
 -- Name: turn_provenance; Type: VIEW; Schema: audit; Owner: everturn_owner
@@ -483,6 +605,14 @@ ALTER TABLE ONLY public.engines
 
 
 --
+-- Name: event_contents pk_event_contents; Type: CONSTRAINT; Schema: public; Owner: everturn_owner
+--
+
+ALTER TABLE ONLY public.event_contents
+    ADD CONSTRAINT pk_event_contents PRIMARY KEY (tenant_id, stream, stream_version);
+
+
+--
 -- Name: events pk_events; Type: CONSTRAINT; Schema: public; Owner: everturn_owner
 --
 
@@ -554,10 +684,24 @@ CREATE INDEX ix_artifacts_conversation ON public.artifacts USING btree (tenant_i
 
 
 --
+-- Name: ix_events_feed; Type: INDEX; Schema: public; Owner: everturn_owner
+--
+
+CREATE INDEX ix_events_feed ON public.events USING btree (txid, "position");
+
+
+--
 -- Name: ix_events_refused; Type: INDEX; Schema: public; Owner: everturn_owner
 --
 
 CREATE INDEX ix_events_refused ON public.events USING btree ("position") WHERE (type = 'kv.refused'::text);
+
+
+--
+-- Name: uq_events_erased; Type: INDEX; Schema: public; Owner: everturn_owner
+--
+
+CREATE UNIQUE INDEX uq_events_erased ON public.events USING btree (tenant_id, stream) WHERE (type = 'conversation.erased'::text);
 
 
 --
@@ -596,6 +740,15 @@ CREATE UNIQUE INDEX uq_turns_open ON public.turns USING btree (tenant_id, conver
 
 
 --
+-- Name: event_contents append_only; Type: TRIGGER; Schema: public; Owner: everturn_owner
+--
+
+CREATE TRIGGER append_only BEFORE UPDATE OR TRUNCATE ON public.event_contents FOR EACH STATEMENT EXECUTE FUNCTION public.refuse_change();
+
+ALTER TABLE public.event_contents ENABLE ALWAYS TRIGGER append_only;
+
+
+--
 -- Name: events append_only; Type: TRIGGER; Schema: public; Owner: everturn_owner
 --
 
@@ -611,6 +764,15 @@ ALTER TABLE public.events ENABLE ALWAYS TRIGGER append_only;
 CREATE TRIGGER append_only BEFORE DELETE OR UPDATE OR TRUNCATE ON public.revisions FOR EACH STATEMENT EXECUTE FUNCTION public.refuse_change();
 
 ALTER TABLE public.revisions ENABLE ALWAYS TRIGGER append_only;
+
+
+--
+-- Name: event_contents erased_only_with_a_tombstone; Type: TRIGGER; Schema: public; Owner: everturn_owner
+--
+
+CREATE TRIGGER erased_only_with_a_tombstone AFTER DELETE ON public.event_contents REFERENCING OLD TABLE AS gone FOR EACH STATEMENT EXECUTE FUNCTION public.refuse_erasure_without_tombstone();
+
+ALTER TABLE public.event_contents ENABLE ALWAYS TRIGGER erased_only_with_a_tombstone;
 
 
 --
@@ -653,12 +815,46 @@ GRANT CREATE ON SCHEMA public TO everturn_owner;
 
 
 --
+-- Name: FUNCTION chain_link(state bytea, previous bytea, digest bytea); Type: ACL; Schema: audit; Owner: everturn_owner
+--
+
+REVOKE ALL ON FUNCTION audit.chain_link(state bytea, previous bytea, digest bytea) FROM PUBLIC;
+GRANT ALL ON FUNCTION audit.chain_link(state bytea, previous bytea, digest bytea) TO everturn_service;
+GRANT ALL ON FUNCTION audit.chain_link(state bytea, previous bytea, digest bytea) TO everturn_auditor;
+
+
+--
+-- Name: FUNCTION content_commitment(salt bytea, content bytea, tokens bytea); Type: ACL; Schema: audit; Owner: everturn_owner
+--
+
+REVOKE ALL ON FUNCTION audit.content_commitment(salt bytea, content bytea, tokens bytea) FROM PUBLIC;
+GRANT ALL ON FUNCTION audit.content_commitment(salt bytea, content bytea, tokens bytea) TO everturn_service;
+GRANT ALL ON FUNCTION audit.content_commitment(salt bytea, content bytea, tokens bytea) TO everturn_auditor;
+
+
+--
+-- Name: FUNCTION event_digest(tenant_id text, stream text, stream_version bigint, type text, schema_number bigint, occurred_at timestamp with time zone, payload jsonb, commitment bytea); Type: ACL; Schema: audit; Owner: everturn_owner
+--
+
+REVOKE ALL ON FUNCTION audit.event_digest(tenant_id text, stream text, stream_version bigint, type text, schema_number bigint, occurred_at timestamp with time zone, payload jsonb, commitment bytea) FROM PUBLIC;
+GRANT ALL ON FUNCTION audit.event_digest(tenant_id text, stream text, stream_version bigint, type text, schema_number bigint, occurred_at timestamp with time zone, payload jsonb, commitment bytea) TO everturn_service;
+GRANT ALL ON FUNCTION audit.event_digest(tenant_id text, stream text, stream_version bigint, type text, schema_number bigint, occurred_at timestamp with time zone, payload jsonb, commitment bytea) TO everturn_auditor;
+
+
+--
 -- Name: FUNCTION token_ids(packed bytea); Type: ACL; Schema: audit; Owner: everturn_owner
 --
 
 REVOKE ALL ON FUNCTION audit.token_ids(packed bytea) FROM PUBLIC;
 GRANT ALL ON FUNCTION audit.token_ids(packed bytea) TO everturn_service;
 GRANT ALL ON FUNCTION audit.token_ids(packed bytea) TO everturn_auditor;
+
+
+--
+-- Name: TABLE event_contents; Type: ACL; Schema: public; Owner: everturn_owner
+--
+
+GRANT SELECT,INSERT,DELETE ON TABLE public.event_contents TO everturn_service;
 
 
 --
@@ -718,17 +914,17 @@ GRANT INSERT(payload) ON TABLE public.events TO everturn_service;
 
 
 --
--- Name: COLUMN events.content; Type: ACL; Schema: public; Owner: everturn_owner
+-- Name: COLUMN events.commitment; Type: ACL; Schema: public; Owner: everturn_owner
 --
 
-GRANT INSERT(content) ON TABLE public.events TO everturn_service;
+GRANT INSERT(commitment) ON TABLE public.events TO everturn_service;
 
 
 --
--- Name: COLUMN events.tokens; Type: ACL; Schema: public; Owner: everturn_owner
+-- Name: COLUMN events.chain; Type: ACL; Schema: public; Owner: everturn_owner
 --
 
-GRANT INSERT(tokens) ON TABLE public.events TO everturn_service;
+GRANT INSERT(chain) ON TABLE public.events TO everturn_service;
 
 
 --
@@ -753,6 +949,30 @@ GRANT ALL ON FUNCTION audit.prompt_of(wanted text) TO everturn_auditor;
 --
 
 REVOKE ALL ON FUNCTION public.refuse_change() FROM PUBLIC;
+
+
+--
+-- Name: FUNCTION refuse_erasure_without_tombstone(); Type: ACL; Schema: public; Owner: everturn_owner
+--
+
+REVOKE ALL ON FUNCTION public.refuse_erasure_without_tombstone() FROM PUBLIC;
+
+
+--
+-- Name: FUNCTION chained(bytea, bytea); Type: ACL; Schema: audit; Owner: everturn_owner
+--
+
+REVOKE ALL ON FUNCTION audit.chained(bytea, bytea) FROM PUBLIC;
+GRANT ALL ON FUNCTION audit.chained(bytea, bytea) TO everturn_service;
+GRANT ALL ON FUNCTION audit.chained(bytea, bytea) TO everturn_auditor;
+
+
+--
+-- Name: TABLE chain_breaks; Type: ACL; Schema: audit; Owner: everturn_owner
+--
+
+GRANT SELECT ON TABLE audit.chain_breaks TO everturn_service;
+GRANT SELECT ON TABLE audit.chain_breaks TO everturn_auditor;
 
 
 --

@@ -1,7 +1,8 @@
-"""The log of facts: compare-and-append in one statement, and the fold of a conversation."""
+"""The log of facts: compare, chain and append in one statement, and the fold of a conversation."""
 
 from collections.abc import Sequence
 from datetime import datetime
+from secrets import token_bytes
 
 from sqlalchemy import Connection, text
 from sqlalchemy.exc import IntegrityError
@@ -9,10 +10,12 @@ from sqlalchemy.exc import IntegrityError
 from service.domain.conversation import Conversation, fold
 from service.domain.errors import EverturnError, FenceLost, Internal, VersionConflict
 from service.domain.events import ConversationEvent, ConversationId, Event, FleetEvent, TenantId
-from service.store.codec import encode, to_json_text
+from service.store.chain import SALT_BYTES, Content
+from service.store.codec import EventRow, encode, to_json_text
 from service.store.constraints import broken_constraint
 from service.store.tables import (
     ONE_COMPLETION_PER_TURN,
+    ONE_CONTENT_PER_VERSION,
     ONE_EVENT_PER_VERSION,
     ONE_PIN_PER_ATTEMPT,
     ONE_START_PER_TURN,
@@ -22,20 +25,34 @@ from service.store.timeline import read_recorded
 # The head is compared before any row, and with it any number of the sequence, is drawn.
 APPEND = text("""
     WITH head AS (
-        SELECT coalesce(max(stream_version), 0) AS version
-        FROM events WHERE tenant_id = :tenant AND stream = :stream
-    ), appended AS (
-        INSERT INTO events (tenant_id, stream, stream_version, type, schema_number, occurred_at, payload, content, tokens)
-        SELECT :tenant, :stream, head.version + new.number, new.type, new.schema_number, :now,
-               CAST(new.payload AS jsonb), new.content, new.tokens
+        SELECT coalesce(last.stream_version, 0) AS version, coalesce(last.chain, '\\x'::bytea) AS chain,
+               last.type, last.occurred_at
+        FROM (VALUES (true)) AS always LEFT JOIN LATERAL (
+            SELECT stream_version, chain, type, occurred_at
+            FROM events WHERE tenant_id = :tenant AND stream = :stream
+            ORDER BY stream_version DESC LIMIT 1
+        ) AS last ON true
+    ), added AS (
+        SELECT head.version + new.number AS version, head.chain AS previous, new.type, new.schema_number,
+               CAST(new.payload AS jsonb) AS payload, new.salt, new.content, new.tokens, new.commitment
         FROM head CROSS JOIN unnest(
-            CAST(:types AS text[]), CAST(:schemas AS bigint[]), CAST(:payloads AS text[]),
-            CAST(:contents AS bytea[]), CAST(:tokens AS bytea[])
-        ) WITH ORDINALITY AS new (type, schema_number, payload, content, tokens, number)
+            CAST(:types AS text[]), CAST(:schemas AS bigint[]), CAST(:payloads AS text[]), CAST(:salts AS bytea[]),
+            CAST(:contents AS bytea[]), CAST(:tokens AS bytea[]), CAST(:commitments AS bytea[])
+        ) WITH ORDINALITY AS new (type, schema_number, payload, salt, content, tokens, commitment, number)
         WHERE head.version = :expected
-        ORDER BY new.number
+    ), appended AS (
+        INSERT INTO events (tenant_id, stream, stream_version, type, schema_number, occurred_at, payload,
+                            commitment, chain)
+        SELECT :tenant, :stream, version, type, schema_number, :now, payload, commitment,
+               audit.chained(previous, audit.event_digest(
+                   :tenant, :stream, version, type, schema_number, :now, payload, commitment
+               )) OVER (ORDER BY version)
+        FROM added ORDER BY version
+    ), kept AS (
+        INSERT INTO event_contents (tenant_id, stream, stream_version, salt, content, tokens)
+        SELECT :tenant, :stream, version, salt, content, tokens FROM added WHERE salt IS NOT NULL
     )
-    SELECT version FROM head
+    SELECT version, type, occurred_at FROM head
 """)
 
 LOCK_STREAM = text("SELECT pg_advisory_xact_lock(hashtextextended(:stream, hashtextextended(:tenant, 0)))")
@@ -57,6 +74,7 @@ def append(
         FenceLost: a turn would start twice, pin one attempt twice, or complete twice.
     """
     rows = [encode(event) for event in events]
+    contents = [_content(row) for row in rows]
     parameters = {
         "tenant": tenant,
         "stream": stream,
@@ -65,16 +83,20 @@ def append(
         "types": [row.type for row in rows],
         "schemas": [row.schema_number for row in rows],
         "payloads": [to_json_text(row.payload) for row in rows],
-        "contents": [row.content for row in rows],
-        "tokens": [row.tokens for row in rows],
+        "salts": [kept and kept.salt for kept in contents],
+        "contents": [kept and kept.content for kept in contents],
+        "tokens": [kept and kept.tokens for kept in contents],
+        "commitments": [kept and kept.commitment() for kept in contents],
     }
     try:
-        version: int = conn.execute(APPEND, parameters).scalar_one()
+        head = conn.execute(APPEND, parameters).one()
     except IntegrityError as error:
         raise _lost_race(error, stream) from error
+    version: int = head.version
     if version != expected_version:
+        last = f", where '{head.type}' of {head.occurred_at:%Y-%m-%d %H:%M:%S} was last" if version else ""
         raise VersionConflict(
-            f"Stream {stream} is at version {version}, not {expected_version}: read it again and decide anew."
+            f"Stream {stream} is at version {version}{last}, not {expected_version}: read it again and decide anew."
         )
     return version + len(rows)
 
@@ -100,6 +122,12 @@ def load_conversation(
     return fold(tenant, conversation, [_of_conversation(event, conversation) for event in history])
 
 
+def _content(row: EventRow) -> Content | None:
+    if row.content is None and row.tokens is None:
+        return None
+    return Content(salt=token_bytes(SALT_BYTES), content=row.content, tokens=row.tokens)
+
+
 def _of_conversation(event: Event, conversation: ConversationId) -> ConversationEvent:
     if isinstance(event, FleetEvent):
         raise Internal(f"Conversation {conversation} holds a '{event.name}', which belongs to the fleet.")
@@ -108,7 +136,7 @@ def _of_conversation(event: Event, conversation: ConversationId) -> Conversation
 
 def _lost_race(error: IntegrityError, stream: str) -> EverturnError:
     match broken_constraint(error):
-        case str(name) if name == ONE_EVENT_PER_VERSION:
+        case str(name) if name in (ONE_EVENT_PER_VERSION, ONE_CONTENT_PER_VERSION):
             return VersionConflict(f"Stream {stream} moved while it was appended to: read it again.")
         case str(name) if name in (ONE_START_PER_TURN, ONE_PIN_PER_ATTEMPT, ONE_COMPLETION_PER_TURN):
             return FenceLost(f"Stream {stream} was offered what its turn has done before ({name}).")

@@ -14,6 +14,7 @@ from sqlalchemy import (
     Index,
     LargeBinary,
     MetaData,
+    PrimaryKeyConstraint,
     Table,
     Text,
     UniqueConstraint,
@@ -39,9 +40,11 @@ NOW = text("clock_timestamp()")
 REVISION = "~ '^rev_[0-9a-f]{64}$'"
 ON_UPGRADE = "in ('replay', 'stay', 'stay_strict')"
 ONE_EVENT_PER_VERSION = "uq_events_stream_version"
+ONE_CONTENT_PER_VERSION = "pk_event_contents"
 ONE_START_PER_TURN = "uq_events_turn_started"
 ONE_PIN_PER_ATTEMPT = "uq_events_turn_pinned"
 ONE_COMPLETION_PER_TURN = "uq_events_turn_completed"
+ONE_ERASURE_PER_STREAM = "uq_events_erased"
 ONE_TURN_PER_KEY = "uq_turns_idempotency_key"
 ONE_OPEN_TURN = "uq_turns_open"
 ONE_ACTIVE_REBUILD = "uq_rebuilds_active"
@@ -63,16 +66,20 @@ events = Table(
     Column("occurred_at", TIMESTAMP, nullable=False),
     Column("txid", Xid8, nullable=False, server_default=text("pg_current_xact_id()")),
     Column("payload", JSONB, nullable=False),
-    Column("content", LargeBinary),
-    Column("tokens", LargeBinary),
+    Column("commitment", LargeBinary),
+    Column("chain", LargeBinary, nullable=False),
     UniqueConstraint("tenant_id", "stream", "stream_version", name=ONE_EVENT_PER_VERSION),
     CheckConstraint("tenant_id <> '' and stream <> ''", name="ck_events_stream"),
     CheckConstraint("stream_version > 0", name="ck_events_stream_version"),
     CheckConstraint("schema_number > 0", name="ck_events_schema_number"),
     CheckConstraint("type ~ '^[a-z_]+[.][a-z_]+$'", name="ck_events_type"),
     CheckConstraint("jsonb_typeof(payload) = 'object'", name="ck_events_payload"),
-    CheckConstraint("octet_length(tokens) % 4 = 0", name="ck_events_tokens"),
-    CheckConstraint("(type = 'turn.completed') = (tokens is not null)", name="ck_events_tokens_of_turn"),
+    CheckConstraint("octet_length(chain) = 32", name="ck_events_chain"),
+    CheckConstraint("octet_length(commitment) = 32", name="ck_events_commitment"),
+    CheckConstraint(
+        "type not in ('message.accepted', 'turn.completed', 'attempt.failed') or commitment is not null",
+        name="ck_events_committed",
+    ),
     Index(
         ONE_START_PER_TURN,
         text("(payload ->> 'turn')"),
@@ -96,6 +103,30 @@ events = Table(
         postgresql_where=text("type = 'turn.completed'"),
     ),
     Index("ix_events_refused", "position", postgresql_where=text("type = 'kv.refused'")),
+    Index("ix_events_feed", "txid", "position"),
+    Index(
+        ONE_ERASURE_PER_STREAM,
+        "tenant_id",
+        "stream",
+        unique=True,
+        postgresql_where=text("type = 'conversation.erased'"),
+    ),
+)
+
+event_contents = Table(
+    "event_contents",
+    METADATA,
+    Column("tenant_id", Text, nullable=False),
+    Column("stream", Text, nullable=False),
+    Column("stream_version", BigInteger, nullable=False),
+    Column("salt", LargeBinary, nullable=False),
+    Column("content", LargeBinary),
+    Column("tokens", LargeBinary),
+    # No foreign key: one statement writes both rows, and the commitment says whose content it is.
+    PrimaryKeyConstraint("tenant_id", "stream", "stream_version", name=ONE_CONTENT_PER_VERSION),
+    CheckConstraint("octet_length(salt) = 16", name="ck_event_contents_salt"),
+    CheckConstraint("content is not null or tokens is not null", name="ck_event_contents_parts"),
+    CheckConstraint("octet_length(tokens) % 4 = 0", name="ck_event_contents_tokens"),
 )
 
 tenants = Table(

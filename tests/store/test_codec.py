@@ -99,7 +99,7 @@ def test_a_damaged_row_is_refused(damage: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("tokens", [None, b"", b"\0" * 24])
 def test_token_ids_that_were_lost_or_added_are_refused(tokens: bytes | None) -> None:
-    with pytest.raises(Internal, match=r"'turn\.completed' event of schema 1 is damaged"):
+    with pytest.raises(Internal, match=r"'turn\.completed' event of schema \d is damaged"):
         decode(replace(encode(histories.completed()), tokens=tokens))
 
 

@@ -8,11 +8,12 @@ from sqlalchemy import Connection, text
 ROWS = 20_000
 
 FILL = text("""
-    INSERT INTO events (tenant_id, stream, stream_version, type, schema_number, occurred_at, payload, tokens)
+    INSERT INTO events (tenant_id, stream, stream_version, type, schema_number, occurred_at, payload,
+                        commitment, chain)
     SELECT 'acme', 'conv_' || number / 40, 1 + number % 40, kind, 1, now(),
            jsonb_build_object('turn', 'resp_' || number / 4, 'attempt', 1, 'engine', 'boot_1', 'output', 3,
                               'prompt_tokens', 3, 'local_tokens', 0),
-           CASE kind WHEN 'turn.completed' THEN ''::bytea END
+           sha256(''), sha256('')
     FROM generate_series(0, :rows) AS number,
          LATERAL (SELECT (ARRAY['message.accepted', 'turn.started', 'turn.pinned', 'turn.completed'])[1 + number % 4])
          AS named (kind)
