@@ -25,7 +25,7 @@ class Finding:
     detail: str
 
     def __str__(self) -> str:
-        return f"{'ok ' if self.holds else 'NO '} {self.check}: {self.detail}"
+        return f"{'ok' if self.holds else 'NO'} {self.check}: {self.detail}"
 
 
 class Silent(Exception):

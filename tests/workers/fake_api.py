@@ -28,6 +28,7 @@ class FakeApi:
     known: set[str] = field(default_factory=set)
     refuse: tuple[int, str] | None = None
     revisions: dict[str, Any] = field(default_factory=dict)
+    engines: list[dict[str, Any]] = field(default_factory=list)
 
     @property
     def url(self) -> str:
@@ -48,6 +49,8 @@ class FakeApi:
             case "DELETE", ["engines", boot] if boot in self.known:
                 self.known.remove(boot)
                 return 204, {}
+            case "GET", ["engines"]:
+                return 200, {"data": self.engines}
             case "GET", ["revisions", digest] if digest in self.revisions:
                 return 200, {"revision": digest, "descriptor": self.revisions[digest]}
         return 404, {"error": {"message": f"nothing at {path}"}}
