@@ -239,6 +239,48 @@ CREATE VIEW audit.chain_breaks AS
 ALTER VIEW audit.chain_breaks OWNER TO everturn_owner;
 
 --
+-- Name: contracts_used; Type: VIEW; Schema: audit; Owner: everturn_owner
+--
+
+CREATE VIEW audit.contracts_used AS
+ SELECT completed."position",
+    completed.tenant_id,
+    completed.stream AS conversation_id,
+    (completed.payload ->> 'turn'::text) AS turn_id,
+    ((completed.payload ->> 'attempt'::text))::bigint AS attempt,
+    completed.occurred_at AS completed_at,
+    (completed.payload #>> '{loaded,contract}'::text[]) AS contract_id,
+    (completed.payload #>> '{loaded,artifact}'::text[]) AS artifact_id,
+    (completed.payload #>> '{loaded,revision}'::text[]) AS artifact_revision,
+    (completed.payload #>> '{loaded,producer}'::text[]) AS prefill_engine,
+    (completed.payload ->> 'engine'::text) AS decode_engine,
+    (completed.payload ->> 'engine_revision'::text) AS decode_revision,
+    ((completed.payload #>> '{loaded,tokens}'::text[]))::bigint AS tokens_loaded,
+    ARRAY( SELECT jsonb_array_elements_text((approved.payload #> '{terms,waived}'::text[])) AS jsonb_array_elements_text) AS waived,
+    (approved.payload #>> '{terms,reason}'::text[]) AS reason,
+    (approved.payload #>> '{terms,approved_by}'::text[]) AS approved_by,
+    approved.occurred_at AS approved_at,
+    to_timestamp((((((approved.payload #>> '{terms,ends_ms}'::text[]))::bigint)::numeric / 1000.0))::double precision) AS ends_at,
+    revoked.occurred_at AS revoked_at,
+        CASE
+            WHEN (approved."position" IS NULL) THEN 'it was never approved'::text
+            WHEN ((approved.payload #>> '{terms,producer}'::text[]) <> (completed.payload #>> '{loaded,revision}'::text[])) THEN ('it is about KV of '::text || (approved.payload #>> '{terms,producer}'::text[]))
+            WHEN ((approved.payload #>> '{terms,reader}'::text[]) <> (completed.payload ->> 'engine_revision'::text)) THEN (('it lets '::text || (approved.payload #>> '{terms,reader}'::text[])) || ' read'::text)
+            WHEN (pinned."position" IS NULL) THEN 'the attempt was never pinned'::text
+            WHEN (pinned.occurred_at >= to_timestamp((((((approved.payload #>> '{terms,ends_ms}'::text[]))::bigint)::numeric / 1000.0))::double precision)) THEN 'it had ended before the attempt was pinned'::text
+            WHEN (pinned.occurred_at >= revoked.occurred_at) THEN 'it was revoked before the attempt was pinned'::text
+            ELSE NULL::text
+        END AS breach
+   FROM (((public.events completed
+     LEFT JOIN public.events pinned ON (((pinned.type = 'turn.pinned'::text) AND (pinned.tenant_id = completed.tenant_id) AND ((pinned.payload ->> 'turn'::text) = (completed.payload ->> 'turn'::text)) AND ((pinned.payload ->> 'attempt'::text) = (completed.payload ->> 'attempt'::text)))))
+     LEFT JOIN public.events approved ON (((approved.type = 'contract.approved'::text) AND (approved.tenant_id = 'fleet'::text) AND (approved.stream = ('contract/'::text || (completed.payload #>> '{loaded,contract}'::text[]))) AND (approved.stream_version = 1))))
+     LEFT JOIN public.events revoked ON (((revoked.type = 'contract.revoked'::text) AND (revoked.tenant_id = 'fleet'::text) AND (revoked.stream = ('contract/'::text || (completed.payload #>> '{loaded,contract}'::text[]))) AND (revoked.stream_version = 2))))
+  WHERE ((completed.type = 'turn.completed'::text) AND ((completed.payload #>> '{loaded,contract}'::text[]) IS NOT NULL));
+
+
+ALTER VIEW audit.contracts_used OWNER TO everturn_owner;
+
+--
 -- Name: turn_provenance; Type: VIEW; Schema: audit; Owner: everturn_owner
 --
 
@@ -277,45 +319,52 @@ CREATE VIEW audit.turn_provenance AS
              LEFT JOIN public.events decode ON (((decode.type = 'engine.registered'::text) AND (decode.tenant_id = 'fleet'::text) AND (decode.stream = ('engine/'::text || (completed.payload ->> 'engine'::text))) AND (decode.stream_version = 1))))
           WHERE (completed.type = 'turn.completed'::text)
         )
- SELECT "position",
-    tenant_id,
-    conversation_id,
-    turn_id,
-    attempt,
-    completed_at,
-    alias,
-    on_upgrade,
-    policy_level,
-    plan,
-    plan_reason,
-    requested_revision,
-    pinned_revision,
-    prefill_engine,
-    prefill_revision,
-    artifact_id,
-    artifact_revision,
-    decode_engine,
-    decode_revision,
-    decode_registered_revision,
-    kv_source,
-    kv_reason,
-    prompt_tokens,
-    tokens_local,
-    tokens_loaded,
-    output_tokens,
+ SELECT facts."position",
+    facts.tenant_id,
+    facts.conversation_id,
+    facts.turn_id,
+    facts.attempt,
+    facts.completed_at,
+    facts.alias,
+    facts.on_upgrade,
+    facts.policy_level,
+    facts.plan,
+    facts.plan_reason,
+    facts.requested_revision,
+    facts.pinned_revision,
+    facts.prefill_engine,
+    facts.prefill_revision,
+    facts.artifact_id,
+    facts.artifact_revision,
+    facts.decode_engine,
+    facts.decode_revision,
+    facts.decode_registered_revision,
+    facts.kv_source,
+    facts.kv_reason,
+    facts.prompt_tokens,
+    facts.tokens_local,
+    facts.tokens_loaded,
+    facts.output_tokens,
         CASE
-            WHEN (pinned_revision IS NULL) THEN 'the attempt was never pinned'::text
-            WHEN (pinned_revision <> requested_revision) THEN ((('pinned revision '::text || pinned_revision) || ' is not requested revision '::text) || requested_revision)
-            WHEN (prefill_revision IS NULL) THEN (('prefill engine '::text || prefill_engine) || ' never registered'::text)
-            WHEN (prefill_revision <> artifact_revision) THEN ((((('prefill engine '::text || prefill_engine) || ' registered as '::text) || prefill_revision) || ', which is not artifact revision '::text) || artifact_revision)
-            WHEN (artifact_revision <> decode_revision) THEN ((('artifact revision '::text || artifact_revision) || ' is not decode revision '::text) || decode_revision)
-            WHEN (decode_registered_revision IS NULL) THEN (('decode engine '::text || decode_engine) || ' never registered'::text)
-            WHEN (decode_registered_revision <> decode_revision) THEN ((((('decode engine '::text || decode_engine) || ' registered as '::text) || decode_registered_revision) || ', which is not decode revision '::text) || decode_revision)
-            WHEN (decode_revision <> requested_revision) THEN ((('decode revision '::text || decode_revision) || ' is not requested revision '::text) || requested_revision)
+            WHEN (facts.pinned_revision IS NULL) THEN 'the attempt was never pinned'::text
+            WHEN (facts.pinned_revision <> facts.requested_revision) THEN ((('pinned revision '::text || facts.pinned_revision) || ' is not requested revision '::text) || facts.requested_revision)
+            WHEN (facts.prefill_revision IS NULL) THEN (('prefill engine '::text || facts.prefill_engine) || ' never registered'::text)
+            WHEN (facts.prefill_revision <> facts.artifact_revision) THEN ((((('prefill engine '::text || facts.prefill_engine) || ' registered as '::text) || facts.prefill_revision) || ', which is not artifact revision '::text) || facts.artifact_revision)
+            WHEN ((facts.artifact_revision <> facts.decode_revision) AND (used.breach IS NOT NULL)) THEN ((('contract '::text || used.contract_id) || ': '::text) || used.breach)
+            WHEN ((facts.artifact_revision <> facts.decode_revision) AND (used.contract_id IS NULL)) THEN ((('artifact revision '::text || facts.artifact_revision) || ' is not decode revision '::text) || facts.decode_revision)
+            WHEN (facts.decode_registered_revision IS NULL) THEN (('decode engine '::text || facts.decode_engine) || ' never registered'::text)
+            WHEN (facts.decode_registered_revision <> facts.decode_revision) THEN ((((('decode engine '::text || facts.decode_engine) || ' registered as '::text) || facts.decode_registered_revision) || ', which is not decode revision '::text) || facts.decode_revision)
+            WHEN (facts.decode_revision <> facts.requested_revision) THEN ((('decode revision '::text || facts.decode_revision) || ' is not requested revision '::text) || facts.requested_revision)
             ELSE NULL::text
         END AS first_divergence,
-    ((artifact_id IS NOT NULL) AND ((artifact_revision <> decode_revision) OR COALESCE((prefill_revision <> decode_revision), false))) AS cross_revision
-   FROM facts;
+        CASE
+            WHEN (facts.artifact_id IS NULL) THEN false
+            WHEN ((used.contract_id IS NOT NULL) AND (used.breach IS NULL)) THEN COALESCE((facts.prefill_revision <> facts.artifact_revision), false)
+            ELSE ((facts.artifact_revision <> facts.decode_revision) OR COALESCE((facts.prefill_revision <> facts.decode_revision), false))
+        END AS cross_revision,
+    used.contract_id
+   FROM (facts
+     LEFT JOIN audit.contracts_used used ON (((used.tenant_id = facts.tenant_id) AND (used.turn_id = facts.turn_id) AND (used.attempt = facts.attempt))));
 
 
 ALTER VIEW audit.turn_provenance OWNER TO everturn_owner;
@@ -428,6 +477,24 @@ CREATE TABLE public.artifacts (
 
 
 ALTER TABLE public.artifacts OWNER TO everturn_owner;
+
+--
+-- Name: contracts; Type: TABLE; Schema: public; Owner: everturn_owner
+--
+
+CREATE TABLE public.contracts (
+    contract_id text NOT NULL,
+    reader text NOT NULL,
+    producer text NOT NULL,
+    terms json NOT NULL,
+    ends_ms bigint NOT NULL,
+    revoked_at timestamp with time zone,
+    CONSTRAINT ck_contracts_contract_id CHECK ((contract_id ~ '^ctr_[0-9a-f]{64}$'::text)),
+    CONSTRAINT ck_contracts_parties CHECK ((reader <> producer))
+);
+
+
+ALTER TABLE public.contracts OWNER TO everturn_owner;
 
 --
 -- Name: engines; Type: TABLE; Schema: public; Owner: everturn_owner
@@ -594,6 +661,14 @@ ALTER TABLE ONLY public.api_keys
 
 ALTER TABLE ONLY public.artifacts
     ADD CONSTRAINT pk_artifacts PRIMARY KEY (artifact_id);
+
+
+--
+-- Name: contracts pk_contracts; Type: CONSTRAINT; Schema: public; Owner: everturn_owner
+--
+
+ALTER TABLE ONLY public.contracts
+    ADD CONSTRAINT pk_contracts PRIMARY KEY (contract_id);
 
 
 --
@@ -792,6 +867,22 @@ ALTER TABLE ONLY public.api_keys
 
 
 --
+-- Name: contracts fk_contracts_producer; Type: FK CONSTRAINT; Schema: public; Owner: everturn_owner
+--
+
+ALTER TABLE ONLY public.contracts
+    ADD CONSTRAINT fk_contracts_producer FOREIGN KEY (producer) REFERENCES public.revisions(revision);
+
+
+--
+-- Name: contracts fk_contracts_reader; Type: FK CONSTRAINT; Schema: public; Owner: everturn_owner
+--
+
+ALTER TABLE ONLY public.contracts
+    ADD CONSTRAINT fk_contracts_reader FOREIGN KEY (reader) REFERENCES public.revisions(revision);
+
+
+--
 -- Name: engines fk_engines_revision; Type: FK CONSTRAINT; Schema: public; Owner: everturn_owner
 --
 
@@ -976,6 +1067,14 @@ GRANT SELECT ON TABLE audit.chain_breaks TO everturn_auditor;
 
 
 --
+-- Name: TABLE contracts_used; Type: ACL; Schema: audit; Owner: everturn_owner
+--
+
+GRANT SELECT ON TABLE audit.contracts_used TO everturn_service;
+GRANT SELECT ON TABLE audit.contracts_used TO everturn_auditor;
+
+
+--
 -- Name: TABLE turn_provenance; Type: ACL; Schema: audit; Owner: everturn_owner
 --
 
@@ -1018,6 +1117,20 @@ GRANT SELECT,INSERT ON TABLE public.api_keys TO everturn_service;
 --
 
 GRANT SELECT,INSERT,DELETE,UPDATE ON TABLE public.artifacts TO everturn_service;
+
+
+--
+-- Name: TABLE contracts; Type: ACL; Schema: public; Owner: everturn_owner
+--
+
+GRANT SELECT,INSERT ON TABLE public.contracts TO everturn_service;
+
+
+--
+-- Name: COLUMN contracts.revoked_at; Type: ACL; Schema: public; Owner: everturn_owner
+--
+
+GRANT UPDATE(revoked_at) ON TABLE public.contracts TO everturn_service;
 
 
 --

@@ -26,7 +26,7 @@ from service.domain.evidence import Evidence, Published
 from service.domain.plan import Engine, History, RebuildQueue, TurnPlan, pick_prefill, plan_turn
 from service.domain.revision import RevisionDigest, same_text
 from service.domain.turn import TurnEvent, TurnState
-from service.store import artifacts, event_store, fleet, rebuilds, turns
+from service.store import artifacts, contracts, event_store, fleet, rebuilds, turns
 
 NewId = Callable[[str], str]
 """A fresh id under the given prefix."""
@@ -81,6 +81,7 @@ def plan_attempt(
         fleet=[e for e in fleet.live_engines(conn) if e.boot not in avoid],
         artifacts=decide.offerable(state, current, artifacts.of_conversation(conn, tenant, conversation)),
         rebuild_min_tokens=rebuild_min_tokens,
+        contracts=contracts.in_force(conn),
     )
     if plan.engine is None:
         return NotPinned(reason=plan.reason, final=plan.kind is PlanKind.REFUSE)
@@ -257,6 +258,7 @@ def _pin(plan: TurnPlan, engine: Engine, turn: TurnId, attempt: int) -> TurnPinn
         engine=engine.boot,
         offer=plan.offer,
         carry_tokens=plan.carry_tokens,
+        contract=plan.contract,
     )
 
 

@@ -41,6 +41,8 @@ class EngineOptions:
     start_timeout_s: float
     drain_timeout_s: float
     shutdown_timeout_s: int
+    contracts: Path | None = None
+    """Folder of the compatibility contracts that the engine honours; None: it honours none."""
     extra: tuple[str, ...]
     """Handed to vLLM after our own arguments: the last one wins."""
 
@@ -91,6 +93,7 @@ class EngineOptions:
             start_timeout_s=given.start_timeout,
             drain_timeout_s=given.drain_timeout,
             shutdown_timeout_s=given.shutdown_timeout,
+            contracts=None if given.contracts is None else given.contracts.absolute(),
             extra=extra,
         )
 
@@ -106,6 +109,11 @@ class EngineOptions:
         if not self.key_file.is_file():
             raise InvalidInput(
                 f"--key-file '{self.key_file}' is missing: write the operator key into it.", "--key-file"
+            )
+        if self.contracts is not None and not self.contracts.is_dir():
+            raise InvalidInput(
+                f"--contracts '{self.contracts}' is no folder: make it, and put the terms of approved contracts there.",
+                "--contracts",
             )
         _require_free_port(self.host, self.port)
         for option, folder in (("--store", self.store), ("--run-dir", self.own_dir)):
@@ -145,6 +153,9 @@ def _parser() -> argparse.ArgumentParser:
         type=Path,
         default=Path(".everturn/engines"),
         help="folder for logs and for hashes of weights; may be shared",
+    )
+    add(
+        "--contracts", type=Path, help="folder of the compatibility contracts that it honours (default: none)"
     )
     add("--expect", help="revision digest: refuse to serve anything else")
     add(

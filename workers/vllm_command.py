@@ -62,6 +62,7 @@ def _kv_transfer(options: EngineOptions, boot: BootId) -> dict[str, object]:
             "store": str(options.store),
             "run_dir": str(options.own_dir),
             "hash_cache": str(options.run_dir),
+            "contracts": None if options.contracts is None else str(options.contracts),
             "paranoid": options.paranoid,
         },
     }

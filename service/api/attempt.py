@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import httpx
 
 from service.domain.artifact import ArtifactId
+from service.domain.contract import ContractId
 from service.domain.conversation import Conversation
 from service.domain.errors import EngineFailed, EverturnError, InvalidInput, RevisionMismatch
 from service.domain.events import ItemId, KvRefused, KvSource, PlanKind, TurnCompleted, TurnId, TurnPinned
@@ -44,6 +45,10 @@ class Attempt:
         if rebuilt is not None:
             return rebuilt.artifact
         return None if self.pinned.plan is PlanKind.REBUILD else self.pinned.offer
+
+    @property
+    def contract(self) -> ContractId | None:
+        return self.pinned.contract if self.offer == self.pinned.offer else None
 
     @property
     def carried(self) -> Carried | None:
@@ -135,8 +140,13 @@ def checked(attempt: Attempt, prompt: Prompt, evidence: Evidence | None) -> Evid
             f"Engine {attempt.engine.boot} answered a prompt of {evidence.prompt_tokens} tokens, "
             f"not the {len(prompt.token_ids)} that it was sent."
         )
-    if evidence.loaded is not None and evidence.loaded.revision != attempt.pinned.revision:
-        raise RevisionMismatch(attempt.pinned.revision, f"KV of {evidence.loaded.revision}")
+    loaded = evidence.loaded
+    if (
+        loaded is not None
+        and loaded.revision != attempt.pinned.revision
+        and (loaded.contract is None or loaded.contract != attempt.contract)
+    ):
+        raise RevisionMismatch(attempt.pinned.revision, f"KV of {loaded.revision}")
     return evidence
 
 
@@ -165,6 +175,7 @@ def _spec(attempt: Attempt, prompt: Prompt) -> GenerateSpec:
             offer=attempt.offer,
             publish=attempt.publish,
             lease_s=attempt.kv_lease_s,
+            contract=attempt.contract,
         ),
         revision=pinned.revision,
         boot=pinned.engine,

@@ -23,6 +23,11 @@ class Metrics:
             ["reason"],
             registry=self.registry,
         )
+        self.contract_uses = Counter(
+            "everturn_kv_contract_uses",
+            "Turns accepted on KV of another revision, under a compatibility contract.",
+            registry=self.registry,
+        )
         self.doorbell_failures = Counter(
             "everturn_doorbell_failures", "Rebuilds that the broker was not told of.", registry=self.registry
         )

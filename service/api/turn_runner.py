@@ -256,6 +256,8 @@ class TurnRunner:
                 await asyncio.sleep(COMMIT_PAUSE_S * number)
         if answer.refusal is not None:
             self._tools.metrics.refusals.labels(answer.refusal.refusal.reason.value).inc()
+        if answer.completed.loaded is not None and answer.completed.loaded.contract is not None:
+            self._tools.metrics.contract_uses.inc()
         self._tools.metrics.turns.labels(job.plan, "completed").inc()
 
     async def _record_lost(self, job: Job, attempt: Attempt, lost: AttemptLost) -> None:

@@ -193,6 +193,19 @@ engines = Table(
     CheckConstraint("state in ('ready', 'draining', 'gone')", name="ck_engines_state"),
 )
 
+contracts = Table(
+    "contracts",
+    METADATA,
+    Column("contract_id", Text, primary_key=True),
+    Column("reader", Text, ForeignKey("revisions.revision", name="fk_contracts_reader"), nullable=False),
+    Column("producer", Text, ForeignKey("revisions.revision", name="fk_contracts_producer"), nullable=False),
+    Column("terms", JSON, nullable=False),
+    Column("ends_ms", BigInteger, nullable=False),
+    Column("revoked_at", TIMESTAMP),
+    CheckConstraint("contract_id ~ '^ctr_[0-9a-f]{64}$'", name="ck_contracts_contract_id"),
+    CheckConstraint("reader <> producer", name="ck_contracts_parties"),
+)
+
 turns = Table(
     "turns",
     METADATA,

@@ -8,7 +8,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -81,6 +81,7 @@ class RealEngine:
         offer: object = None,
         publish: str | None = None,
         lease_s: int = 3600,
+        contract: object = None,
         ignore_eos: bool = False,
         headers: Mapping[str, str] | None = None,
         **more: Any,
@@ -91,7 +92,7 @@ class RealEngine:
             attempt=attempt, tenant=tenant, publish=ArtifactId(publish) if publish else None, lease_s=lease_s
         )
         params = kv.to_params()
-        params["everturn"]["offer"] = offer
+        params["everturn"] |= {"offer": offer, "contract": contract}
         body = {
             "token_ids": prompt,
             "sampling_params": {
@@ -154,6 +155,7 @@ class EngineHall:
         instead: Mapping[str, Any] | None = None,
         connector: str | None = None,
         middleware: str | None = None,
+        contracts: Path | None = None,
     ) -> RealEngine:
         """What is other than in production:
 
@@ -161,6 +163,7 @@ class EngineHall:
         `connector`, `middleware`: names of classes in tests.engines.switched_off, in the place of ours.
         """
         options = _options(model, store, self._folder, find_free_port(), extra)
+        options = replace(options, contracts=contracts)
         options.own_dir.mkdir(parents=True)
         boot = BootId(f"boot_{secrets.token_hex(8)}")
         command = vllm_command(options, boot, dict(os.environ))

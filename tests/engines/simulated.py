@@ -43,7 +43,7 @@ KEEP_MS = 4_000_000_000_000
 LEFT_TO_COMPUTE = 2
 
 
-def descriptor(weights: str, *, tokenizer: str = "letters") -> Descriptor:
+def descriptor(weights: str, *, tokenizer: str = "letters", version: str = "1") -> Descriptor:
     kv = KvIdentity(
         weights=weights,
         quantization="none",
@@ -56,7 +56,7 @@ def descriptor(weights: str, *, tokenizer: str = "letters") -> Descriptor:
         attention_backend="simulated",
         attention_isa="none",
         engine="simulated",
-        engine_version="1",
+        engine_version=version,
         model_runner="v1",
         block_size=BLOCK,
         kv_layout={"order": "none"},
@@ -121,14 +121,24 @@ class SimulatedEngine:
     """`store` is shared between engines, as a KV store is."""
 
     def __init__(
-        self, weights: str, store: dict[str, Stored], *, tokenizer: str = "letters", boot: str | None = None
+        self,
+        weights: str,
+        store: dict[str, Stored],
+        *,
+        tokenizer: str = "letters",
+        version: str = "1",
+        boot: str | None = None,
     ) -> None:
-        self.descriptor = descriptor(weights, tokenizer=tokenizer)
+        self.descriptor = descriptor(weights, tokenizer=tokenizer, version=version)
+        self.contracts: set[str] = set()
+        """What its operator has given it."""
         self.boot = BootId(boot or f"boot_{uuid4().hex}")
         self.faults = Faults()
         self.alive = True
         self.prompts: list[tuple[int, ...]] = []
         self.requests: list[dict[str, Any]] = []
+        self.left: list[str] = []
+        """Attempts whose client went away before their end."""
         self._store = store
         self._evidence: dict[str, Evidence] = {}
         self._publishing: set[str] = set()
@@ -235,11 +245,20 @@ class SimulatedEngine:
             return JSONResponse({"error": {"message": "KV load failure"}}, status_code=500)
         most = body["sampling_params"]["max_tokens"]
         if body["stream"]:
-            return StreamingResponse(self._stream(kv, prompt, states, most), media_type="text/event-stream")
+            words = self._watched(kv.attempt, self._stream(kv, prompt, states, most))
+            return StreamingResponse(words, media_type="text/event-stream")
         output = self.answer(prompt, states)[:most]
         self._publish(kv, prompt, states)
         choice = _choice(output, "length" if output[-1] != STOP else "stop")
         return JSONResponse({"choices": [choice], "prompt_token_ids": self._echo(prompt)})
+
+    async def _watched(self, attempt: str, words: AsyncIterator[str]) -> AsyncIterator[str]:
+        try:
+            async for word in words:
+                yield word
+        except (asyncio.CancelledError, GeneratorExit):
+            self.left.append(attempt)
+            raise
 
     async def _stream(
         self, kv: KvRequest, prompt: tuple[int, ...], states: Sequence[bytes], most: int
@@ -286,7 +305,10 @@ class SimulatedEngine:
             return None, _refusal(kv.offer, self.faults.refuse, stored), ()
         if stored is None:
             return None, _refusal(kv.offer, RefusalReason.MANIFEST_MISSING, None), ()
-        if stored.descriptor.digest != self.revision and not self.faults.unguarded:
+        contract = kv.contract if kv.contract in self.contracts else None
+        if stored.descriptor.digest == self.revision:
+            contract = None
+        elif contract is None and not self.faults.unguarded:
             differing = differing_fields(self.descriptor, stored.descriptor)
             return None, _refusal(kv.offer, RefusalReason.REVISION_MISMATCH, stored, differing), ()
         if stored.tenant != kv.tenant and not self.faults.unguarded:
@@ -301,6 +323,7 @@ class SimulatedEngine:
             tokens=usable,
             bytes=usable,
             seconds=0.001,
+            contract=contract,
         )
         return loaded, None, stored.states[:usable]
 
