@@ -34,6 +34,9 @@ from service.store.timeline import Recorded, read_recorded
 NewId = Callable[[str], str]
 """A fresh id under the given prefix."""
 
+CANCELLED = "cancelled"
+"""The code of a turn that its client ended."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewMessage:
@@ -153,6 +156,18 @@ def accept_turn(
         lease_s=lease_s,
     )
     return Accepted(conversation=state.id, turn=started.turn, fresh=True)
+
+
+def preview_turn(conn: Connection, request: TurnRequest, new_id: NewId) -> tuple[Conversation, TurnStarted]:
+    """The conversation as its next turn would find it, and that turn; nothing is recorded.
+
+    Raises: as `accept_turn`.
+    """
+    state = _target(conn, request, new_id)
+    if not state.exists:
+        state = evolve(state, ConversationCreated(alias=request.alias or request.default_alias))
+    started, messages = _started(conn, request, state, new_id)
+    return reduce(evolve, messages, state), started
 
 
 def find_conversation(conn: Connection, tenant: TenantId, conversation: ConversationId) -> StoredConversation:

@@ -1,26 +1,30 @@
 """The life of a turn, one function for each transaction; the caller begins and commits."""
 
+import sys
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from typing import TypeVar
 
 from sqlalchemy import Connection
 
 from service.domain import decide
 from service.domain.artifact import BootId
 from service.domain.conversation import Conversation, evolve
-from service.domain.errors import FenceLost, Internal, RebuildFailed, RevisionMismatch
+from service.domain.errors import FenceLost, Internal, NoEngine, RebuildFailed, RevisionMismatch
 from service.domain.events import (
     AttemptFailed,
     ConversationId,
     KvRebuilt,
     KvRefused,
+    OnUpgrade,
     PlanKind,
     TenantId,
     TurnCompleted,
     TurnFailed,
     TurnId,
     TurnPinned,
+    TurnStreamed,
 )
 from service.domain.evidence import Evidence, Published
 from service.domain.plan import Engine, History, RebuildQueue, TurnPlan, pick_prefill, plan_turn
@@ -30,6 +34,7 @@ from service.store import artifacts, contracts, event_store, fleet, rebuilds, tu
 
 NewId = Callable[[str], str]
 """A fresh id under the given prefix."""
+EventT = TypeVar("EventT", bound=TurnEvent)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,6 +96,30 @@ def plan_attempt(
     return Pinned(state=state, pinned=pinned, engine=plan.engine, rebuild=rebuild)
 
 
+def find_engine(
+    conn: Connection, state: Conversation, *, alias: str, policy: OnUpgrade
+) -> tuple[Engine, bool]:
+    """Where the next turn would run now, and whether it would extend the stored window; nothing is recorded.
+
+    Raises:
+        NoEngine: no engine serves what the alias points at.
+    """
+    found = fleet.find_alias(conn, alias)
+    if found is None:
+        raise Internal(f"Alias '{alias}' is gone, which was there a moment ago.")
+    plan = plan_turn(
+        history=_history(conn, state, found.revision),
+        target=found.revision,
+        policy=policy,
+        fleet=fleet.live_engines(conn),
+        artifacts=(),
+        rebuild_min_tokens=sys.maxsize,
+    )
+    if plan.engine is None:
+        raise NoEngine(f"The request can be answered by no engine now: {plan.reason}.")
+    return plan.engine, plan.carry_tokens
+
+
 def complete_turn(
     conn: Connection,
     *,
@@ -99,10 +128,11 @@ def complete_turn(
     refusal: KvRefused | None,
     completed: TurnCompleted,
     now: datetime,
+    streamed: TurnStreamed | None = None,
 ) -> None:
     """Raises: FenceLost: another attempt took over, or the turn has ended: nothing of this one is accepted."""
     state = event_store.load_conversation(conn, tenant, conversation, for_update=True)
-    _continue(conn, state, [*_given(refusal), completed], now)
+    _continue(conn, state, [*_given(refusal), *_given(streamed), completed], now)
     turns.close_turn(conn, tenant=tenant, turn=completed.turn)
     rebuilds.supersede(conn, turn=completed.turn)
 
@@ -131,14 +161,19 @@ def fail_turn(
     code: str,
     message: str,
     now: datetime,
+    partial_text: str = "",
+    streamed: TurnStreamed | None = None,
 ) -> None:
     """Ends a turn whatever it is doing; one that has ended already is left as it is."""
     state = event_store.load_conversation(conn, tenant, conversation, for_update=True)
     current = decide.find_turn(state, turn)
     events: list[TurnEvent] = []
     if current.state is TurnState.PINNED:
-        events.append(AttemptFailed(turn=turn, attempt=current.attempt, reason=message))
+        events.append(
+            AttemptFailed(turn=turn, attempt=current.attempt, reason=message, partial_text=partial_text)
+        )
     if current.state in (TurnState.PINNED, TurnState.STARTED):
+        events += _given(streamed)
         events.append(TurnFailed(turn=turn, code=code, message=message))
         _continue(conn, state, events, now)
     turns.close_turn(conn, tenant=tenant, turn=turn)
@@ -279,8 +314,8 @@ def _enqueue_rebuild(conn: Connection, state: Conversation, pinned: TurnPinned, 
     return rebuild
 
 
-def _given(refusal: KvRefused | None) -> tuple[KvRefused, ...]:
-    return () if refusal is None else (refusal,)
+def _given(event: EventT | None) -> tuple[EventT, ...]:
+    return () if event is None else (event,)
 
 
 def _continue(

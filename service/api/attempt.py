@@ -52,9 +52,7 @@ class Attempt:
 
     @property
     def carried(self) -> Carried | None:
-        if not self.pinned.carry_tokens or not self.state.window:
-            return None
-        return Carried(messages=self.state.covered_items, last_token=self.state.window[-1])
+        return carried_window(self.state) if self.pinned.carry_tokens else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -148,6 +146,12 @@ def checked(attempt: Attempt, prompt: Prompt, evidence: Evidence | None) -> Evid
     ):
         raise RevisionMismatch(attempt.pinned.revision, f"KV of {loaded.revision}")
     return evidence
+
+
+def carried_window(state: Conversation) -> Carried | None:
+    """None where there is no window to extend."""
+    window = state.window
+    return Carried(messages=state.covered_items, last_token=window[-1]) if window else None
 
 
 async def _prompt(http: httpx.AsyncClient, attempt: Attempt) -> Prompt:

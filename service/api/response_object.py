@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from service.conversation_flow import StoredConversation, StoredTurn
+from service.conversation_flow import CANCELLED, StoredConversation, StoredTurn
 from service.domain.conversation import Item
 from service.domain.events import KvSource, Role, TurnCompleted
 from service.domain.turn import Turn, TurnState
@@ -61,15 +61,21 @@ def status_of(turn: Turn) -> str:
             return "incomplete"
         case TurnState.COMPLETED:
             return "completed"
+        case TurnState.FAILED if is_cancelled(turn):
+            return "cancelled"
         case TurnState.FAILED:
             return "failed"
         case TurnState.STARTED | TurnState.PINNED:
             return "in_progress"
 
 
+def is_cancelled(turn: Turn) -> bool:
+    return turn.failed is not None and turn.failed.code == CANCELLED
+
+
 def opening_object(stored: StoredTurn) -> dict[str, Any]:
-    """The response as it is before there is an answer, also where there is one by now."""
-    turn = replace(stored.turn, state=TurnState.STARTED, completed=None, failed=None)
+    """The response as it is before anything was done for it, also where it has an answer by now."""
+    turn = Turn.of(stored.turn.started)
     return response_object(replace(stored, turn=turn, completed_at=None))
 
 
@@ -85,7 +91,7 @@ def response_object(stored: StoredTurn) -> dict[str, Any]:
         "completed_at": int(ended_at.timestamp()) if ended_at and status == "completed" else None,
         "status": status,
         "background": False,
-        "error": {"code": turn.failed.code, "message": turn.failed.message} if turn.failed else None,
+        "error": _error(turn),
         "incomplete_details": {"reason": "max_output_tokens"} if status == "incomplete" else None,
         "instructions": texts[started.instructions] if started.instructions else None,
         "max_output_tokens": started.sampling.max_output_tokens,
@@ -107,6 +113,12 @@ def response_object(stored: StoredTurn) -> dict[str, Any]:
         "metadata": dict(started.metadata),
         **_provenance(stored),
     }
+
+
+def _error(turn: Turn) -> dict[str, str] | None:
+    if turn.failed is None or is_cancelled(turn):
+        return None
+    return {"code": turn.failed.code, "message": turn.failed.message}
 
 
 def _answer(completed: TurnCompleted, status: str) -> dict[str, Any]:

@@ -1,25 +1,39 @@
-"""`/v1/responses`: a turn asked for, streamed or waited for, and read back."""
+"""`POST /v1/responses`: a turn asked for, streamed or waited for, or only counted."""
 
 from dataclasses import dataclass
 from re import fullmatch
 from typing import Any, Self
 
 from fastapi import APIRouter
+from sqlalchemy import Connection
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 
+from service.api.attempt import carried_window
 from service.api.body import read_object
 from service.api.channel import TurnChannel
 from service.api.conversations import if_match
 from service.api.errors import failed_turn_response
-from service.api.response_object import response_object
-from service.api.schemas import ResponseBody, parse_input, parse_response_body, request_hash
+from service.api.response_object import is_cancelled, response_object
+from service.api.schemas import ResponseBody, parse_count_body, parse_input, parse_response_body, request_hash
 from service.api.sse import turn_events
 from service.api.wiring import Service, ServiceOf, Tenant, TenantOf
-from service.conversation_flow import StoredTurn, TurnRequest, accept_turn, find_response
+from service.conversation_flow import (
+    NewMessage,
+    StoredTurn,
+    TurnRequest,
+    accept_turn,
+    find_response,
+    preview_turn,
+)
+from service.domain.conversation import Conversation
 from service.domain.errors import InvalidInput
 from service.domain.events import ConversationId, OnUpgrade, Sampling, TenantId, TurnId
+from service.domain.plan import Engine
 from service.domain.turn import TurnState
+from service.engine import client
+from service.engine.protocol import RenderMode
+from service.turn_flow import find_engine
 
 router = APIRouter()
 
@@ -30,7 +44,9 @@ NO_BUFFERING = {"cache-control": "no-cache", "x-accel-buffering": "no"}
 async def create(request: Request, service: ServiceOf, tenant: TenantOf) -> Response:
     document = await read_object(request, service.settings.max_body_bytes)
     body = parse_response_body(document)
-    wanted = _wanted(service, tenant, body, _Asked.by(request, request_hash(document)))
+    wanted = _wanted(
+        service, tenant, body, _Asked.by(request, request_hash(document)), parse_input(body.input)
+    )
     accepted = await service.database.run(
         lambda conn: accept_turn(
             conn,
@@ -42,27 +58,39 @@ async def create(request: Request, service: ServiceOf, tenant: TenantOf) -> Resp
         )
     )
     runner = service.runner
-    channel = runner.start(tenant.id, accepted) if accepted.fresh else runner.watch(tenant.id, accepted.turn)
+    if accepted.fresh:
+        channel = runner.start(tenant.id, accepted, streamed=bool(body.stream))
+    else:
+        channel = runner.watch(tenant.id, accepted.turn)
     if body.stream:
-        events = turn_events(
-            channel, lambda: _load(service, tenant.id, accepted.turn), service.settings.heartbeat_s
-        )
-        return StreamingResponse(events, media_type="text/event-stream", headers=NO_BUFFERING)
+        return stream_of(service, tenant.id, accepted.turn, channel, after=None)
     return await _answer(service, tenant, accepted.turn, channel)
 
 
-@router.get("/v1/responses/{response_id}")
-async def read(response_id: str, request: Request, service: ServiceOf, tenant: TenantOf) -> dict[str, Any]:
-    for name in request.query_params:
-        raise InvalidInput(f"Unsupported parameter: '{name}'.", name, "unsupported_parameter")
-    return response_object(await _load(service, tenant.id, TurnId(response_id)))
+@router.post("/v1/responses/input_tokens")
+async def count(request: Request, service: ServiceOf, tenant: TenantOf) -> dict[str, Any]:
+    """By the engine's own rendering, and so of exactly the prompt that the turn would be answered to."""
+    body = parse_count_body(await read_object(request, service.settings.max_body_bytes))
+    wanted = _wanted(service, tenant, body, _Asked(), () if body.input is None else parse_input(body.input))
+
+    def placed(conn: Connection) -> tuple[Conversation, Engine, bool]:
+        state, started = preview_turn(conn, wanted, service.new_id)
+        return state, *find_engine(conn, state, alias=started.alias, policy=started.on_upgrade)
+
+    state, engine, carry = await service.database.run(placed)
+    carried = carried_window(state) if carry else None
+    rendered = await client.render(service.http, engine, state.items, carried)
+    known = len(state.window) if rendered.mode is RenderMode.DELTA else 0
+    return {"object": "response.input_tokens", "input_tokens": known + len(rendered.token_ids)}
 
 
 async def _answer(service: Service, tenant: Tenant, turn: TurnId, channel: TurnChannel) -> Response:
     view = await channel.ended()
-    stored = await _load(service, tenant.id, turn)
+    stored = await load(service, tenant.id, turn)
     match stored.turn.state:
         case TurnState.COMPLETED:
+            return JSONResponse(response_object(stored))
+        case TurnState.FAILED if is_cancelled(stored.turn):
             return JSONResponse(response_object(stored))
         case TurnState.FAILED if stored.turn.failed is not None:
             return failed_turn_response(stored.turn.failed.code, stored.turn.failed.message, turn)
@@ -75,16 +103,22 @@ async def _answer(service: Service, tenant: Tenant, turn: TurnId, channel: TurnC
 class _Asked:
     """What of a request stands beside its body."""
 
-    idempotency_key: str | None
-    request_hash: str
-    head: int | None
+    idempotency_key: str | None = None
+    request_hash: str = ""
+    head: int | None = None
 
     @classmethod
     def by(cls, request: Request, hash_: str) -> Self:
         return cls(idempotency_key=_idempotency_key(request), request_hash=hash_, head=if_match(request))
 
 
-def _wanted(service: Service, tenant: Tenant, body: ResponseBody, asked: _Asked) -> TurnRequest:
+def _wanted(
+    service: Service,
+    tenant: Tenant,
+    body: ResponseBody,
+    asked: _Asked,
+    messages: tuple[NewMessage, ...],
+) -> TurnRequest:
     conversation = body.conversation_id
     sampling = Sampling(
         max_output_tokens=body.max_output_tokens or service.settings.default_max_output_tokens,
@@ -98,7 +132,7 @@ def _wanted(service: Service, tenant: Tenant, body: ResponseBody, asked: _Asked)
         previous=None if body.previous_response_id is None else TurnId(body.previous_response_id),
         alias=body.model,
         default_alias=service.settings.default_alias,
-        messages=parse_input(body.input),
+        messages=messages,
         instructions=body.instructions,
         on_upgrade=OnUpgrade(body.on_upgrade) if body.on_upgrade else None,
         sampling=sampling,
@@ -118,5 +152,12 @@ def _idempotency_key(request: Request) -> str | None:
     return key
 
 
-async def _load(service: Service, tenant: TenantId, turn: TurnId) -> StoredTurn:
+def stream_of(
+    service: Service, tenant: TenantId, turn: TurnId, channel: TurnChannel, *, after: int | None
+) -> StreamingResponse:
+    events = turn_events(channel, lambda: load(service, tenant, turn), service.settings.heartbeat_s, after)
+    return StreamingResponse(events, media_type="text/event-stream", headers=NO_BUFFERING)
+
+
+async def load(service: Service, tenant: TenantId, turn: TurnId) -> StoredTurn:
     return await service.database.run(lambda conn: find_response(conn, tenant, turn))

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from hashlib import sha256
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_args
 
 from pydantic import Field
 
@@ -27,13 +27,15 @@ Include = Literal[
 ]
 """What OpenAI can add to items. All but log-probabilities belong to kinds of items that there are none of here."""
 
+LOGPROBS = "message.output_text.logprobs"
+
 Policy = Literal["replay", "stay", "stay_strict"]
 
 MAX_INITIAL_ITEMS = 20
 
 WITHOUT_EFFECT: Mapping[str, tuple[object, ...]] = {
     "background": (False,),
-    "include": ([],),
+    "include": (),
     "parallel_tool_calls": (True,),
     "reasoning": (),
     "service_tier": ("auto", "default"),
@@ -126,6 +128,32 @@ def parse_response_body(document: Mapping[str, Any]) -> ResponseBody:
     return body
 
 
+COUNTED = frozenset(
+    {
+        "conversation",
+        "input",
+        "instructions",
+        "model",
+        "parallel_tool_calls",
+        "previous_response_id",
+        "reasoning",
+    }
+    | {"text", "tool_choice", "tools", "truncation"}
+)
+
+
+def parse_count_body(document: Mapping[str, Any]) -> ResponseBody:
+    """Of what a response can be asked with, what decides its prompt.
+
+    Raises:
+        InvalidInput: naming the parameter.
+    """
+    for name in document:
+        if name not in COUNTED:
+            raise InvalidInput(f"Unknown parameter: '{name}'.", name, "unknown_parameter")
+    return parse_response_body(document)
+
+
 def request_hash(document: Mapping[str, Any]) -> str:
     """What an idempotency key is tied to: the body's values, in whatever order they were written."""
     return sha256(canonical.encode(document)).hexdigest()
@@ -215,4 +243,6 @@ def _part(part: object, path: tuple[str | int, ...]) -> str:
 
 
 def _without_effect(name: str, value: object) -> bool:
+    if name == "include" and isinstance(value, list):
+        return all(one in get_args(Include) and one != LOGPROBS for one in value)
     return value is None or (name in WITHOUT_EFFECT and value in WITHOUT_EFFECT[name])

@@ -1,13 +1,16 @@
-"""A turn as OpenAI's stream of events, in their order and numbered; text that was sent is never sent again.
+"""A turn as OpenAI's stream of events, in their order and numbered: live, and again from any number on.
 
-An answer may need more than one attempt. When an attempt dies after some of its text was sent, the next one's
-text is compared with what was sent: as long as one begins with the other, only the rest is sent. If they part,
-the stream ends with `response.failed`, code `attempt_lost`, while the turn goes on: `GET /v1/responses/{id}`
-has the accepted answer. A second attempt is announced by our own event `everturn.attempt`.
+The events of a stream follow from the turn as it is stored and from how its text was cut (`turn.streamed`), so a
+reader who comes back is sent what the first one would have been. What only a process that died knew of is gone: then
+the event that ends the stream comes next, under the number after the reader's last.
+
+When an attempt dies after some of its text was sent, and the next one has other words, the stream ends with
+`response.failed`, code `attempt_lost`, while the turn goes on: `GET /v1/responses/{id}` has the accepted answer. A
+further attempt is announced by our own event `everturn.attempt`.
 """
 
 import json
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from typing import Any
 
 from service.api.channel import TurnChannel, View
@@ -19,108 +22,135 @@ from service.api.response_object import (
     status_of,
 )
 from service.conversation_flow import StoredTurn
-from service.domain.events import ItemId, TurnCompleted
+from service.domain.events import ItemId, TurnCompleted, TurnStreamed
+from service.domain.revision import RevisionDigest
 
 ATTEMPT_LOST = (
     "The attempt that this text came from was lost, and the next one answers in other words. "
     "The turn goes on: GET /v1/responses/{} will have its answer."
 )
+UNEXPLAINED = ("internal_error", "The turn ended without a result.")
 
 
 async def turn_events(
-    channel: TurnChannel, load: Callable[[], Awaitable[StoredTurn]], heartbeat_s: float
+    channel: TurnChannel,
+    load: Callable[[], Awaitable[StoredTurn]],
+    heartbeat_s: float,
+    after: int | None = None,
 ) -> AsyncIterator[str]:
-    """`load` reads the turn as it is stored now."""
-    writer = _Writer()
-    stored = await load()
-    opening = opening_object(stored)
-    for name in ("response.created", "response.in_progress"):
-        yield writer.event(name, response=opening)
+    """Args:
+    load: reads the turn as it is stored now.
+    after: the number of the last event that the reader has; only later ones are sent.
+    """
+    writer = _Writer(after)
+    # A stream that was lost before its first reader came has nothing to keep to: this one gets the answer.
+    cuts = None if channel.cuts is None or (channel.cuts.lost and after is None) else channel.cuts
+    for event in writer.opening(await load()):
+        yield event
     view = None
-    while view is None or not view.ended:
+    while view is None or not (view.ended or (cuts is not None and cuts.lost)):
         if view is not None and not await channel.moved(view, heartbeat_s):
             yield f": response.in_progress {json.dumps(view.note)}\n\n"
             continue
         view = channel.view
-        for event in writer.progress(view):
-            yield event
-        if writer.lost:
-            yield writer.failed(await load(), "attempt_lost", ATTEMPT_LOST.format(stored.turn.id))
-            return
+        if cuts is not None and view.item is not None:
+            for event in writer.cut(cuts.pieces, cuts.announced, cuts.text, view.item):
+                yield event
     stored = await load()
-    for event in writer.ending(stored, view):
+    for event in writer.ending(stored, channel, view):
         yield event
 
 
 class _Writer:
-    """Keeps what one reader was sent."""
+    """Keeps what one reader was sent, or had before it came back."""
 
-    def __init__(self) -> None:
-        self.lost = False
+    def __init__(self, after: int | None) -> None:
+        self._after = after
         self._number = 0
-        self._sent = ""
-        self._attempt = 0
-        self._item: ItemId | None = None
+        self._pieces = 0
+        self._announced = 0
+        self._characters = 0
 
-    def event(self, name: str, **fields: Any) -> str:
-        data = {"type": name, "sequence_number": self._number} | fields
-        self._number += 1
-        return f"event: {name}\ndata: {json.dumps(data)}\n\n"
+    def opening(self, stored: StoredTurn) -> Iterator[str]:
+        opening = opening_object(stored)
+        for name in ("response.created", "response.in_progress"):
+            yield from self._event(name, response=opening)
 
-    def progress(self, view: View) -> Iterator[str]:
-        if view.attempt > self._attempt > 0:
-            yield self.event("everturn.attempt", attempt=view.attempt, revision=view.revision)
-        self._attempt = view.attempt
-        if view.item is not None and view.text:
-            yield from self._text(view.item, view.text, final=False)
+    def cut(
+        self, pieces: Sequence[int], announced: Sequence[RevisionDigest], text: str, item: ItemId
+    ) -> Iterator[str]:
+        """What of these is new to the reader."""
+        for piece in pieces[self._pieces :]:
+            self._pieces += 1
+            if piece == 0:
+                self._announced += 1
+                revision = announced[self._announced - 1]
+                yield from self._event("everturn.attempt", attempt=self._announced + 1, revision=revision)
+                continue
+            if self._characters == 0:
+                yield from self._open(item)
+            delta = text[self._characters : self._characters + piece]
+            self._characters += piece
+            yield from self._event("response.output_text.delta", **_place(item), delta=delta, logprobs=[])
 
-    def ending(self, stored: StoredTurn, view: View) -> Iterator[str]:
-        turn = stored.turn
-        if turn.completed is not None:
-            yield from self._completed(stored, turn.completed)
-            return
-        code, message = view.failure or ("internal_error", "The turn ended without a result.")
-        if turn.failed is not None:
-            code, message = turn.failed.code, turn.failed.message
-        yield self.failed(stored, code, message)
+    def ending(self, stored: StoredTurn, channel: TurnChannel, view: View) -> Iterator[str]:
+        turn, completed = stored.turn, stored.turn.completed
+        streamed = turn.streamed or channel.record(turn.id)
+        if streamed is not None and streamed.lost and self._after is None and self._pieces == 0:
+            streamed = None
+        if streamed is not None:
+            text = streamed.text if streamed.lost or completed is None else completed.text
+            yield from self.cut(streamed.pieces, streamed.announced, text, streamed.item)
+        if streamed is not None and streamed.lost:
+            yield from self._failed(stored, "attempt_lost", ATTEMPT_LOST.format(turn.id))
+        elif completed is not None:
+            yield from self._completed(stored, completed, cut=streamed is not None)
+        elif turn.failed is not None:
+            self._go_on_after_the_reader(streamed)
+            yield from self._event("response.failed", response=response_object(stored))
+        else:
+            self._go_on_after_the_reader(streamed)
+            yield from self._failed(stored, *(view.failure or UNEXPLAINED))
 
-    def failed(self, stored: StoredTurn, code: str, message: str) -> str:
+    def _completed(self, stored: StoredTurn, completed: TurnCompleted, *, cut: bool) -> Iterator[str]:
+        item, text, status = completed.item, completed.text, status_of(stored.turn)
+        if not cut and text:
+            yield from self.cut((len(text),), (), text, item)
+        if not text:
+            yield from self._open(item)
+        part = output_text(text)
+        yield from self._event("response.output_text.done", **_place(item), text=text, logprobs=[])
+        yield from self._event("response.content_part.done", **_place(item), part=part)
+        message = output_message(item, status, [part])
+        yield from self._event("response.output_item.done", output_index=0, item=message)
+        if not cut:
+            self._go_on_after_the_reader(None)
+        yield from self._event(f"response.{status}", response=response_object(stored))
+
+    def _failed(self, stored: StoredTurn, code: str, message: str) -> Iterator[str]:
         ended = response_object(stored) | {
             "status": "failed",
             "error": {"code": code, "message": message},
             "output": [],
         }
-        return self.event("response.failed", response=ended)
-
-    def _completed(self, stored: StoredTurn, completed: TurnCompleted) -> Iterator[str]:
-        yield from self._text(completed.item, completed.text, final=True)
-        if self.lost:
-            yield self.failed(stored, "attempt_lost", ATTEMPT_LOST.format(completed.turn))
-            return
-        status = status_of(stored.turn)
-        part = output_text(completed.text)
-        place = {"item_id": completed.item, "output_index": 0, "content_index": 0}
-        yield self.event("response.output_text.done", **place, text=completed.text, logprobs=[])
-        yield self.event("response.content_part.done", **place, part=part)
-        message = output_message(completed.item, status, [part])
-        yield self.event("response.output_item.done", output_index=0, item=message)
-        yield self.event(f"response.{status}", response=response_object(stored))
-
-    def _text(self, item: ItemId, text: str, *, final: bool) -> Iterator[str]:
-        if self._item is None:
-            yield from self._open(item)
-        if text.startswith(self._sent):
-            if fresh := text.removeprefix(self._sent):
-                self._sent = text
-                place = {"item_id": item, "output_index": 0, "content_index": 0}
-                yield self.event("response.output_text.delta", **place, delta=fresh, logprobs=[])
-        elif final or not self._sent.startswith(text):
-            self.lost = True
+        yield from self._event("response.failed", response=ended)
 
     def _open(self, item: ItemId) -> Iterator[str]:
-        self._item = item
         message = output_message(item, "in_progress", [])
-        yield self.event("response.output_item.added", output_index=0, item=message)
-        yield self.event(
-            "response.content_part.added", item_id=item, output_index=0, content_index=0, part=output_text("")
-        )
+        yield from self._event("response.output_item.added", output_index=0, item=message)
+        yield from self._event("response.content_part.added", **_place(item), part=output_text(""))
+
+    def _go_on_after_the_reader(self, streamed: TurnStreamed | None) -> None:
+        """Where nothing says what its stream was, the end must not be taken for one of the events that it has."""
+        if streamed is None and self._after is not None:
+            self._number = max(self._number, self._after + 1)
+
+    def _event(self, name: str, **fields: Any) -> Iterator[str]:
+        number, self._number = self._number, self._number + 1
+        if self._after is None or number > self._after:
+            data = {"type": name, "sequence_number": number} | fields
+            yield f"event: {name}\ndata: {json.dumps(data)}\n\n"
+
+
+def _place(item: ItemId) -> dict[str, Any]:
+    return {"item_id": item, "output_index": 0, "content_index": 0}

@@ -16,7 +16,7 @@ from service.api.attempt import Answer, Attempt, AttemptLost, run_attempt
 from service.api.channel import TurnChannel, View
 from service.api.database import Database
 from service.api.metrics import Metrics
-from service.conversation_flow import Accepted, find_response
+from service.conversation_flow import CANCELLED, Accepted, find_response
 from service.domain.artifact import ArtifactId, BootId
 from service.domain.conversation import Conversation
 from service.domain.errors import EngineFailed, FenceLost, InvalidInput, Unavailable
@@ -84,12 +84,12 @@ class TurnRunner:
         self._tools = tools
         self._database = tools.database
         self._settings = tools.settings
-        self._channels: dict[TurnId, TurnChannel] = {}
+        self._running: dict[TurnId, tuple[Job, asyncio.Task[None]]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
 
-    def start(self, tenant: TenantId, accepted: Accepted) -> TurnChannel:
+    def start(self, tenant: TenantId, accepted: Accepted, *, streamed: bool) -> TurnChannel:
         item = ItemId(self._tools.new_id("msg_"))
-        channel = TurnChannel(View(item=item))
+        channel = TurnChannel(View(item=item), cut=streamed)
         job = Job(
             tenant=tenant,
             conversation=accepted.conversation,
@@ -98,17 +98,39 @@ class TurnRunner:
             channel=channel,
             started_s=monotonic(),
         )
-        self._channels[job.turn] = channel
-        self._spawn(self._run(job))
+        self._running[job.turn] = (job, self._spawn(self._run(job)))
         return channel
 
     def watch(self, tenant: TenantId, turn: TurnId) -> TurnChannel:
         """The channel of a turn that runs here, or else one that follows what is stored of it."""
-        if turn in self._channels:
-            return self._channels[turn]
-        channel = TurnChannel(View())
+        if turn in self._running:
+            return self._running[turn][0].channel
+        channel = TurnChannel(View(), cut=False)
         self._spawn(self._follow(tenant, turn, channel))
         return channel
+
+    async def cancel(self, tenant: TenantId, conversation: ConversationId, turn: TurnId) -> None:
+        """Recorded first, so that no answer can be accepted any more; then the engine is left.
+
+        Another process that runs the turn finds its lease gone, and leaves the engine by itself.
+        """
+        job, task = self._running.get(turn, (None, None))
+        streamed = None if job is None else job.channel.record(turn)
+        await self._database.run(
+            lambda conn: turn_flow.fail_turn(
+                conn,
+                tenant=tenant,
+                conversation=conversation,
+                turn=turn,
+                code=CANCELLED,
+                message="The client cancelled the response.",
+                now=self._tools.clock(),
+                partial_text="" if job is None else job.channel.view.text,
+                streamed=streamed,
+            )
+        )
+        if task is not None:
+            task.cancel()
 
     async def close(self) -> None:
         """Lets running turns finish until the deadline; what is cut off then ends as an orphan."""
@@ -143,7 +165,7 @@ class TurnRunner:
         finally:
             keeper.cancel()
             job.channel.end(failure)
-            del self._channels[job.turn]
+            del self._running[job.turn]
 
     async def _answer(self, job: Job) -> None:
         last: AttemptLost | None = None
@@ -247,6 +269,7 @@ class TurnRunner:
                         refusal=answer.refusal,
                         completed=answer.completed,
                         now=self._tools.clock(),
+                        streamed=job.channel.record(job.turn, answer.completed.text),
                     )
                 )
                 break
@@ -295,6 +318,7 @@ class TurnRunner:
                     code=code,
                     message=message,
                     now=self._tools.clock(),
+                    streamed=job.channel.record(job.turn),
                 )
             )
         except STORAGE_TROUBLE as error:
@@ -356,10 +380,11 @@ class TurnRunner:
         finally:
             channel.end(failure)
 
-    def _spawn(self, work: Coroutine[None, None, None]) -> None:
+    def _spawn(self, work: Coroutine[None, None, None]) -> "asyncio.Task[None]":
         task = asyncio.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+        return task
 
 
 def _give_up(plan: NotPinned, deadline: float, waited_s: float) -> None:

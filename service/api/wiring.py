@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Annotated, cast
 
+import httpx
 from fastapi import Depends
 from starlette.requests import Request
 
@@ -21,6 +22,8 @@ from service.store import keys
 class Service:
     settings: Settings
     database: Database
+    http: httpx.AsyncClient
+    """To the engines."""
     runner: TurnRunner
     metrics: Metrics
     owner: str

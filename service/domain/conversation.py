@@ -29,6 +29,7 @@ from service.domain.events import (
     TurnId,
     TurnPinned,
     TurnStarted,
+    TurnStreamed,
 )
 from service.domain.turn import Turn, TurnEvent, TurnState, advance
 
@@ -94,7 +95,15 @@ def evolve(state: Conversation, event: ConversationEvent) -> Conversation:
     match event:
         case TurnStarted():
             return _with_turn(state, Turn.of(event))
-        case TurnPinned() | KvRefused() | KvRebuilt() | AttemptFailed() | TurnCompleted() | TurnFailed():
+        case (
+            TurnPinned()
+            | KvRefused()
+            | KvRebuilt()
+            | AttemptFailed()
+            | TurnStreamed()
+            | TurnCompleted()
+            | TurnFailed()
+        ):
             return _advanced(_with_turn(state, advance(state.turns[event.turn], event)), event)
         case MessageAccepted():
             item = Item(id=event.item, role=event.role, text=event.text)

@@ -172,6 +172,23 @@ class AttemptFailed:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class TurnStreamed:
+    """How the answer was cut on its way to the client: what a stream that broke off is resumed by."""
+
+    name: ClassVar = "turn.streamed"
+    turn: TurnId
+    item: ItemId
+    pieces: tuple[int, ...]
+    """Characters of each delta, in order; 0 where a further attempt was announced."""
+    announced: tuple[RevisionDigest, ...]
+    """The revisions of those attempts."""
+    lost: bool
+    """The attempt after those had other words: the stream ended there, and the turn went on."""
+    text: str
+    """What was sent, where the accepted answer is not that."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TurnCompleted:
     """The accepted answer, with the exact window the model saw and who took part.
 
@@ -260,6 +277,7 @@ ConversationEvent = (
     | KvRefused
     | KvRebuilt
     | AttemptFailed
+    | TurnStreamed
     | TurnCompleted
     | TurnFailed
     | ConversationErased

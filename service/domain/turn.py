@@ -16,9 +16,10 @@ from service.domain.events import (
     TurnId,
     TurnPinned,
     TurnStarted,
+    TurnStreamed,
 )
 
-TurnEvent = TurnPinned | KvRefused | KvRebuilt | AttemptFailed | TurnCompleted | TurnFailed
+TurnEvent = TurnPinned | KvRefused | KvRebuilt | AttemptFailed | TurnStreamed | TurnCompleted | TurnFailed
 
 
 class TurnState(StrEnum):
@@ -30,9 +31,11 @@ class TurnState(StrEnum):
 
 TRANSITIONS: dict[tuple[TurnState, str], TurnState] = {
     (TurnState.STARTED, TurnPinned.name): TurnState.PINNED,
+    (TurnState.STARTED, TurnStreamed.name): TurnState.STARTED,
     (TurnState.STARTED, TurnFailed.name): TurnState.FAILED,
     (TurnState.PINNED, KvRefused.name): TurnState.PINNED,
     (TurnState.PINNED, KvRebuilt.name): TurnState.PINNED,
+    (TurnState.PINNED, TurnStreamed.name): TurnState.PINNED,
     (TurnState.PINNED, AttemptFailed.name): TurnState.STARTED,
     (TurnState.PINNED, TurnCompleted.name): TurnState.COMPLETED,
 }
@@ -50,6 +53,7 @@ class Turn:
     pinned: TurnPinned | None = None
     refusals: tuple[KvRefused, ...] = ()
     rebuilt: KvRebuilt | None = None
+    streamed: TurnStreamed | None = None
     completed: TurnCompleted | None = None
     failed: TurnFailed | None = None
 
@@ -71,7 +75,7 @@ def check(turn: Turn, event: TurnEvent) -> None:
     if isinstance(event, TurnPinned):
         if event.attempt != turn.attempt + 1:
             raise FenceLost(f"Turn {turn.id} is at attempt {turn.attempt}; {event.attempt} cannot follow it.")
-    elif not isinstance(event, TurnFailed) and event.attempt != turn.attempt:
+    elif not isinstance(event, TurnStreamed | TurnFailed) and event.attempt != turn.attempt:
         raise FenceLost(
             f"Turn {turn.id} is at attempt {turn.attempt}; attempt {event.attempt} was fenced off."
         )
@@ -88,6 +92,8 @@ def advance(turn: Turn, event: TurnEvent) -> Turn:
             return replace(turn, refusals=(*turn.refusals, event))
         case KvRebuilt():
             return replace(turn, rebuilt=event)
+        case TurnStreamed():
+            return replace(turn, streamed=event)
         case TurnCompleted():
             return replace(turn, completed=event)
         case TurnFailed():

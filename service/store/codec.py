@@ -37,6 +37,7 @@ from service.domain.events import (
     TurnFailed,
     TurnPinned,
     TurnStarted,
+    TurnStreamed,
 )
 from service.domain.evidence import Loaded, Refusal
 
@@ -65,6 +66,8 @@ def encode(event: Event) -> EventRow:
     if isinstance(event, TurnCompleted):
         tokens = _packed((*event.prompt_delta, *event.output))
         payload |= {field: len(getattr(event, field)) for field in TOKEN_FIELDS}
+    if isinstance(event, TurnStreamed):
+        payload["pieces"] = " ".join(map(str, event.pieces))  # jsonb takes a dozen bytes for a number
     return EventRow(
         type=event.name,
         schema_number=WRITTEN[event.name],
@@ -240,11 +243,21 @@ def _contract_approved(d: Json) -> ContractApproved:
     return ContractApproved(**d | {"terms": Contract(**terms | {"waived": tuple(terms["waived"])})})
 
 
+def _turn_streamed(d: Json) -> TurnStreamed:
+    pieces = tuple(int(piece) for piece in d["pieces"].split())
+    return TurnStreamed(**d | {"pieces": pieces, "announced": tuple(d["announced"])})
+
+
 def _policy(value: str | None) -> OnUpgrade | None:
     return None if value is None else OnUpgrade(value)
 
 
-TEXT_FIELDS = {MessageAccepted.name: "text", TurnCompleted.name: "text", AttemptFailed.name: "partial_text"}
+TEXT_FIELDS = {
+    MessageAccepted.name: "text",
+    TurnCompleted.name: "text",
+    AttemptFailed.name: "partial_text",
+    TurnStreamed.name: "text",
+}
 """The field of each event that holds a person's or a model's words: stored as bytes, apart from the event."""
 
 METADATA = "metadata"
@@ -273,6 +286,7 @@ READERS: dict[tuple[str, int], Callable[[Json], Event]] = {
     (AttemptFailed.name, 1): lambda d: AttemptFailed(**d),
     (TurnCompleted.name, 1): _turn_completed,
     (TurnCompleted.name, 2): _turn_completed,
+    (TurnStreamed.name, 1): _turn_streamed,
     (TurnFailed.name, 1): lambda d: TurnFailed(**d),
     (AliasMoved.name, 1): lambda d: AliasMoved(**d),
     (EngineRegistered.name, 1): lambda d: EngineRegistered(**d),

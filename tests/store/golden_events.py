@@ -30,6 +30,7 @@ from service.domain.events import (
     TurnId,
     TurnPinned,
     TurnStarted,
+    TurnStreamed,
 )
 from service.domain.evidence import Loaded, Refusal
 from service.domain.revision import RevisionDigest
@@ -119,6 +120,14 @@ GOLDEN: dict[str, Event] = {
             published=ArtifactId("kv_" + "1" * 32),
         ),
         ConversationErased(by="key_02", reason="asked for by the person"),
+        TurnStreamed(
+            turn=TURN,
+            item=ItemId("msg_03"),
+            pieces=(3, 0, 12),
+            announced=(V13,),
+            lost=True,
+            text="Par\x00\udfff",
+        ),
         TurnFailed(turn=TURN, code="no_engine", message="No engine serves the revision now."),
         AliasMoved(alias="production", revision=V13, previous=V12, by="key_01"),
         ContractApproved(contract=TERMS.id, terms=TERMS),

@@ -1,0 +1,105 @@
+"""`/v1/responses/{id}`: responses read back, streamed again, cancelled and deleted."""
+
+from typing import Any, Literal
+
+from fastapi import APIRouter
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+
+from service.api.paging import Limit, check_query, page_of
+from service.api.response_object import list_object, response_object
+from service.api.responses import load, stream_of
+from service.api.schemas import LOGPROBS
+from service.api.wiring import ServiceOf, TenantOf
+from service.conversation_flow import StoredTurn, delete_response
+from service.domain.conversation import Item
+from service.domain.errors import InvalidInput
+from service.domain.events import TurnId
+from service.domain.turn import TurnState
+
+router = APIRouter(prefix="/v1/responses/{response_id}")
+
+
+@router.get("")
+async def read(response_id: str, request: Request, service: ServiceOf, tenant: TenantOf) -> Response:
+    check_query(request, "stream", "starting_after", "include", "include_obfuscation")
+    _check_include(request)
+    after = _starting_after(request)
+    turn = TurnId(response_id)
+    stored = await load(service, tenant.id, turn)
+    if not _flag(request, "stream"):
+        return JSONResponse(response_object(stored))
+    return stream_of(service, tenant.id, turn, service.runner.watch(tenant.id, turn), after=after)
+
+
+@router.delete("")
+async def delete(response_id: str, request: Request, service: ServiceOf, tenant: TenantOf) -> dict[str, Any]:
+    check_query(request)
+    await service.database.run(
+        lambda conn: delete_response(conn, tenant.id, TurnId(response_id), service.clock())
+    )
+    return {"id": response_id, "object": "response", "deleted": True}
+
+
+@router.post("/cancel")
+async def cancel(response_id: str, request: Request, service: ServiceOf, tenant: TenantOf) -> dict[str, Any]:
+    """One that has ended is left as it is, and shown."""
+    check_query(request)
+    turn = TurnId(response_id)
+    stored = await load(service, tenant.id, turn)
+    if stored.turn.state in (TurnState.STARTED, TurnState.PINNED):
+        await service.runner.cancel(tenant.id, stored.state.id, turn)
+        stored = await load(service, tenant.id, turn)
+    return response_object(stored)
+
+
+@router.get("/input_items")
+async def input_items(
+    response_id: str,
+    request: Request,
+    service: ServiceOf,
+    tenant: TenantOf,
+    *,
+    limit: Limit = 20,
+    order: Literal["asc", "desc"] = "desc",
+    after: str | None = None,
+) -> dict[str, Any]:
+    check_query(request, "limit", "order", "after", "include")
+    stored = await load(service, tenant.id, TurnId(response_id))
+    page, has_more = page_of(_given(stored), limit=limit, order=order, after=after)
+    return list_object(page, has_more=has_more)
+
+
+def _given(stored: StoredTurn) -> list[Item]:
+    """What the request brought; instructions are no items."""
+    started = stored.turn.started
+    known = {item.id: item for item in (*stored.state.items, *stored.state.withdrawn)}
+    return [known[one] for one in started.items if one != started.instructions]
+
+
+def _check_include(request: Request) -> None:
+    for name in ("include", "include[]"):
+        if LOGPROBS in request.query_params.getlist(name):
+            raise InvalidInput(
+                "Unsupported parameter: 'include': log-probabilities are not stored.",
+                "include",
+                "unsupported_parameter",
+            )
+
+
+def _starting_after(request: Request) -> int | None:
+    given = request.query_params.get("starting_after")
+    if given is None:
+        return None
+    if not _flag(request, "stream"):
+        raise InvalidInput("'starting_after' needs 'stream=true'.", "starting_after")
+    if not (given.isascii() and given.isdigit()):
+        raise InvalidInput("'starting_after' must be the sequence number of an event.", "starting_after")
+    return int(given)
+
+
+def _flag(request: Request, name: str) -> bool:
+    given = request.query_params.get(name, "false")
+    if given not in {"true", "false"}:
+        raise InvalidInput(f"'{name}' must be true or false.", name)
+    return given == "true"
