@@ -100,7 +100,7 @@ def _producer(path: Path) -> BootId | None:
 
 
 def _under(path: Path, revision: str | None) -> bool:
-    return revision is None or path.parents[1].name.startswith(revision)
+    return revision is None or path.parent.name.startswith(revision)
 
 
 def verify(artifacts: Iterable[Listed]) -> list[Problem]:

@@ -6,12 +6,10 @@ from threading import Lock
 from typing import TypeVar
 
 Item = TypeVar("Item")
-LANES = 2
-"""Per transfer; measured: more than two gain little, and take cores from the forward pass."""
 
 
 class Lanes:
-    def __init__(self, name: str, *, width: int = LANES) -> None:
+    def __init__(self, name: str, *, width: int) -> None:
         self._width = width
         self._threads = ThreadPoolExecutor(width, thread_name_prefix=name)
 

@@ -1,16 +1,21 @@
 """Reads an admitted artifact's blocks into the KV cache, and trusts none of them: every block is checked before it is copied."""
 
+import os
 import time
 from collections.abc import Iterable
 from typing import Any
 
 from service.domain.artifact import Block, RefusalReason, refused_by_contract
 from service.domain.evidence import Loaded, Refusal
+from workers.kv_connector.adapters import effective
 from workers.kv_connector.block_file import BlockHeader, BlockUnreadable
 from workers.kv_connector.jobs import LoadJob
 from workers.kv_connector.lanes import Lanes
 from workers.kv_connector.paged import PagedBlocks, memory
 from workers.kv_connector.store import BlockStore
+
+MOST_LANES = 4
+"""Hashing keeps a core busy in each; beyond that they would take cores from the forward pass."""
 
 
 class Unfit(Exception):
@@ -25,7 +30,7 @@ class Loader:
     def __init__(self, store: BlockStore, paged: PagedBlocks) -> None:
         self._store = store
         self._paged = paged
-        self._lanes = Lanes("everturn-read")
+        self._lanes = Lanes("everturn-read", width=min(MOST_LANES, os.cpu_count() or 1))
 
     def load(self, job: LoadJob, mark: Any) -> Loaded | Refusal:
         """On refusal the request's blocks hold nothing of use, and the engine must not compute on them."""
@@ -57,7 +62,7 @@ class Loader:
                 RefusalReason.LEASE_EXPIRED,
                 f"it expired at {job.expires_ms}, before its blocks were all read",
             )
-        own, waiver = self._paged.own, job.waiver
+        own, waiver = effective(self._paged.own, job.adapter), job.waiver
         if job.revision == own.digest and waiver is None:
             return
         if waiver is None or waiver.producer.digest != job.revision:

@@ -9,11 +9,16 @@ import torch
 
 from service.domain.artifact import Block, BootId, MadeBy, Manifest
 from service.domain.evidence import Published
+from service.domain.revision import Descriptor, RevisionDigest
+from workers.kv_connector.adapters import effective
 from workers.kv_connector.block_file import BlockHeader, BlockUnreadable
 from workers.kv_connector.jobs import SaveBlock, SaveJob
 from workers.kv_connector.lanes import Lanes
 from workers.kv_connector.paged import PagedBlocks, memory
 from workers.kv_connector.store import BlockStore
+
+LANES = 4
+"""They mostly wait for the disk, which syncs several files sooner together than one after the other."""
 
 TRIES = 2
 """Once, and once more after a damaged block of the same name was put aside."""
@@ -24,42 +29,44 @@ class Saver:
         self._store = store
         self._paged = paged
         self._boot = boot
-        self._lanes = Lanes("everturn-write")
+        self._lanes = Lanes("everturn-write", width=LANES)
 
     def save(self, job: SaveJob, mark: Any) -> Published | str:
         """What was published, or in words why nothing was; blocks without a manifest are invisible."""
+        own = effective(self._paged.own, job.adapter)
         try:
-            return self._publish(job, self._write(job, mark))
+            return self._publish(job, own, self._write(job, own.digest, mark))
         except OSError as error:
             return f"the store refused: {error}"
 
     def shutdown(self) -> None:
         self._lanes.shutdown()
 
-    def _write(self, job: SaveJob, mark: Any) -> list[tuple[Block, MadeBy]]:
+    def _write(self, job: SaveJob, revision: RevisionDigest, mark: Any) -> list[tuple[Block, MadeBy]]:
         written: dict[str, tuple[Block, MadeBy]] = {}
 
         def lane(blocks: Iterable[SaveBlock]) -> None:
             buffer, spare = self._paged.own_buffer(), self._paged.own_buffer(1)
             with self._paged.copies(mark) as finish_copies:
                 for block in blocks:
-                    if block.stored is not None and self._store.keep_block(
-                        job.tenant, self._paged.own.digest, block.key
-                    ):
+                    if block.stored is not None and self._store.keep_block(job.tenant, revision, block.key):
                         written[block.key] = block.stored, block.made_by
                     else:
                         self._paged.copy_out(block.block_id, buffer)
                         finish_copies()
-                        written[block.key] = self._put(self._header(job, block, buffer), buffer, spare)
+                        header = self._header(job, revision, block, buffer)
+                        written[block.key] = self._put(header, buffer, spare)
 
         self._lanes.each(job.blocks, lane)
         return [written[block.key] for block in job.blocks]
 
-    def _header(self, job: SaveJob, block: SaveBlock, buffer: torch.Tensor) -> BlockHeader:
+    def _header(
+        self, job: SaveJob, revision: RevisionDigest, block: SaveBlock, buffer: torch.Tensor
+    ) -> BlockHeader:
         return BlockHeader(
             key=block.key,
             tenant=job.tenant,
-            revision=self._paged.own.digest,
+            revision=revision,
             producer=self._boot,
             made_by=block.made_by,
             tensors=self._paged.tensors,
@@ -89,8 +96,7 @@ class Saver:
         self._store.quarantine(ours.tenant, ours.revision, ours.key)
         return None
 
-    def _publish(self, job: SaveJob, stored: list[tuple[Block, MadeBy]]) -> Published | str:
-        own = self._paged.own
+    def _publish(self, job: SaveJob, own: Descriptor, stored: list[tuple[Block, MadeBy]]) -> Published | str:
         created_ms = time.time_ns() // 1_000_000
         manifest = Manifest(
             artifact=job.artifact,

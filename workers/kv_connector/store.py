@@ -29,7 +29,7 @@ class BlockStore:
         self._temporary = root / "tmp"
 
     def block_path(self, tenant: str, revision: RevisionDigest, key: str) -> Path:
-        return self.root / "blocks" / _folder(tenant) / revision / key[:2] / key
+        return self.root / "blocks" / _folder(tenant) / revision / key
 
     def manifest_path(self, tenant: str, artifact: ArtifactId) -> Path:
         return self.root / "manifests" / _folder(tenant) / f"{artifact}.json"
@@ -66,9 +66,7 @@ class BlockStore:
 
     def put_manifest(self, manifest: Manifest) -> bool:
         """The last step of a publication; False where the handle is taken."""
-        folders = {self.block_path(manifest.tenant, manifest.revision, b.key).parent for b in manifest.blocks}
-        for folder in sorted(folders):
-            _sync_folder(folder)
+        _sync_folder(self.block_path(manifest.tenant, manifest.revision, "").parent)
         path = self.manifest_path(manifest.tenant, manifest.artifact)
         return self._publish(path, [sealed(manifest.to_bytes())])
 

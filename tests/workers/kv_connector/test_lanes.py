@@ -37,7 +37,7 @@ def test_the_first_error_ends_every_lane_and_is_raised() -> None:
             if item == 3:
                 raise OSError("the disk is gone")
 
-    lanes = Lanes("test")
+    lanes = Lanes("test", width=2)
     with pytest.raises(OSError, match="the disk is gone"):
         lanes.each(range(1_000_000), lane)
     lanes.shutdown()
@@ -45,7 +45,7 @@ def test_the_first_error_ends_every_lane_and_is_raised() -> None:
 
 
 def test_lanes_serve_again_after_an_error() -> None:
-    lanes = Lanes("test")
+    lanes = Lanes("test", width=2)
 
     def fail(_items: Iterable[int]) -> None:
         raise OSError("the disk is gone")
