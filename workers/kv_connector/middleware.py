@@ -45,6 +45,7 @@ WEIGHT_CHANGING_ROUTES = frozenset(
         "/v1/load_lora_adapter",
         "/v1/unload_lora_adapter",
         "/wake_up",
+        "/weight_checker",
     }
 )
 """The revision was measured at start: weights may not change under it."""
