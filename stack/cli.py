@@ -6,12 +6,12 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from service.domain.errors import EverturnError
-from stack.commands import guard, kv, local, revision
+from stack.commands import erase, events, guard, kv, local, revision
 from stack.errors import StackError, unusable
 
 DATA = Path(".everturn")
 
-COMMANDS = (local, guard, revision, kv)
+COMMANDS = (local, guard, revision, kv, events, erase)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

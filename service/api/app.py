@@ -10,7 +10,16 @@ from fastapi import FastAPI
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 
-from service.api import admin, contracts, conversations, operations, responses, stored_responses
+from service.api import (
+    admin,
+    contracts,
+    conversations,
+    erasure,
+    feed,
+    operations,
+    responses,
+    stored_responses,
+)
 from service.api.database import Database
 from service.api.errors import on_bad_parameters, on_error, on_http_exception
 from service.api.metrics import Metrics
@@ -78,7 +87,7 @@ def create_app(settings: Settings, *, ring: Callable[[str, RebuildQueue], None])
         await database.close()
 
     app = FastAPI(title="Everturn", lifespan=lifespan, docs_url=None, redoc_url=None, openapi_url=None)
-    for module in (conversations, responses, stored_responses, admin, contracts, operations):
+    for module in (conversations, responses, stored_responses, admin, contracts, erasure, feed, operations):
         app.include_router(module.router)
     app.add_middleware(RequestId, new_id=new_id)
     app.add_exception_handler(EverturnError, on_error)

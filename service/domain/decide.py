@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from service.domain.conversation import Conversation, Item
-from service.domain.errors import ConversationLocked, HeadMoved, InvalidInput, NotFound
+from service.domain.errors import ConversationLocked, Gone, HeadMoved, InvalidInput, NotFound
 from service.domain.events import (
     ConversationDeleted,
     ConversationEvent,
@@ -50,9 +50,10 @@ def check_idle(state: Conversation) -> None:
 
 
 def check_there(state: Conversation) -> None:
-    """Raises: NotFound: no such conversation, or not any more."""
+    """Raises: NotFound: no such conversation, or not any more; Gone: erased."""
     if not state.exists or state.deleted:
         raise NotFound("conversation", state.id, "conversation")
+    _check_kept(state)
 
 
 def check_head(state: Conversation, head: int | None) -> None:
@@ -112,9 +113,10 @@ def find_turn(state: Conversation, turn: TurnId) -> Turn:
 
 
 def find_response(state: Conversation, turn: TurnId) -> Turn:
-    """As its client may still read it. Raises: NotFound."""
+    """As its client may still read it. Raises: NotFound; Gone: erased."""
     if turn in state.deleted_responses:
         raise NotFound("response", turn)
+    _check_kept(state)
     return find_turn(state, turn)
 
 
@@ -136,3 +138,8 @@ def offerable(
     """Without those that were refused on this turn, or for what they are."""
     refused = {r.refusal.artifact for r in turn.refusals} | state.dead
     return tuple(a for a in artifacts if a.artifact not in refused)
+
+
+def _check_kept(state: Conversation) -> None:
+    if state.erased is not None:
+        raise Gone(f"The content of conversation {state.id} was erased for good. Begin a new conversation.")

@@ -7,6 +7,7 @@ EverturnError
 ├── Unauthenticated         no key, or a key that is not ours
 ├── Forbidden               a key without the scope that the operation needs
 ├── NotFound                no such thing, or not this tenant's
+├── Gone                    erased for good: it was there, and nobody can bring it back
 ├── Conflict                true when asked, but not any more
 │   ├── ConversationLocked  another turn is open on the conversation
 │   ├── HeadMoved           the conversation is not at the version that the caller has seen
@@ -57,6 +58,9 @@ class NotFound(EverturnError):
 
     def __str__(self) -> str:
         return f"No {self.kind} with id '{self.id}'."
+
+
+class Gone(EverturnError): ...
 
 
 class Conflict(EverturnError): ...

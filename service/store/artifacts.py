@@ -65,11 +65,12 @@ def forget(conn: Connection, artifact: ArtifactId) -> None:
     conn.execute(delete(artifacts).where(artifacts.c.artifact_id == artifact))
 
 
-def forget_conversation(conn: Connection, tenant: TenantId, conversation: ConversationId) -> None:
-    """What is published of it later is known again, and refused by its consumer if it does not fit."""
-    conn.execute(
-        delete(artifacts).where(artifacts.c.tenant_id == tenant, artifacts.c.conversation_id == conversation)
+def forget_conversation(conn: Connection, tenant: TenantId, conversation: ConversationId) -> list[ArtifactId]:
+    """Returns what there was. What is published of it later is known again, and refused if it does not fit."""
+    query = delete(artifacts).where(
+        artifacts.c.tenant_id == tenant, artifacts.c.conversation_id == conversation
     )
+    return [ArtifactId(name) for name in conn.execute(query.returning(artifacts.c.artifact_id)).scalars()]
 
 
 def _stored(row: Row[Any]) -> StoredArtifact:

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from datetime import datetime
 from secrets import token_bytes
 
-from sqlalchemy import Connection, text
+from sqlalchemy import Connection, delete, text
 from sqlalchemy.exc import IntegrityError
 
 from service.domain.conversation import Conversation, fold
@@ -19,6 +19,7 @@ from service.store.tables import (
     ONE_EVENT_PER_VERSION,
     ONE_PIN_PER_ATTEMPT,
     ONE_START_PER_TURN,
+    event_contents,
 )
 from service.store.timeline import read_recorded
 
@@ -126,6 +127,14 @@ def _content(row: EventRow) -> Content | None:
     if row.content is None and row.tokens is None:
         return None
     return Content(salt=token_bytes(SALT_BYTES), content=row.content, tokens=row.tokens)
+
+
+def erase_contents(conn: Connection, *, tenant: TenantId, stream: str) -> int:
+    """Returns how many events lost their content; the database refuses it for a stream without a tombstone."""
+    query = delete(event_contents).where(
+        event_contents.c.tenant_id == tenant, event_contents.c.stream == stream
+    )
+    return conn.execute(query).rowcount
 
 
 def _of_conversation(event: Event, conversation: ConversationId) -> ConversationEvent:

@@ -93,6 +93,15 @@ def close_turn(conn: Connection, *, tenant: TenantId, turn: TurnId) -> None:
     )
 
 
+def forget_requests(conn: Connection, *, tenant: TenantId, conversation: ConversationId) -> None:
+    """Hashes of what was said, which could be guessed, and keys that a client chose."""
+    conn.execute(
+        update(turns)
+        .where(turns.c.tenant_id == tenant, turns.c.conversation_id == conversation)
+        .values(request_hash="", idempotency_key=None)
+    )
+
+
 def orphaned(conn: Connection, limit: int) -> list[OpenTurn]:
     """Open turns whose owner went silent, longest first; locked, so that no other sweeper sees them meanwhile."""
     query = (

@@ -1,0 +1,110 @@
+"""`everturn erase conversation | end-user`: what was said goes for good, with the KV made of it; the record stays."""
+
+import argparse
+import getpass
+from collections.abc import Iterable
+from datetime import UTC, datetime
+from pathlib import Path
+
+from service.domain.artifact import ArtifactId
+from service.domain.errors import InvalidInput
+from service.domain.events import ConversationId, TenantId
+from service.erasure_flow import Erasure, erase_conversation
+from service.store.end_users import conversations_of
+from stack import database
+from stack.commands.parsers import Commands
+from workers import kv_upkeep
+from workers.kv_connector.catalog import Catalog
+from workers.kv_connector.store import BlockStore
+
+REMAINS = (
+    "What this cannot reach: backups and archived WAL from before, until they expire; copies that clients, "
+    "exports and logs outside Everturn hold; dead rows until the next vacuum of event_contents."
+)
+
+
+def add(commands: Commands) -> None:
+    erase = commands.add_parser("erase", help="remove what was said, for good")
+    kinds = erase.add_subparsers(dest="kind", required=True, metavar="WHAT")
+    one = kinds.add_parser("conversation", help="one conversation", description=REMAINS)
+    one.add_argument("conversation", help="conv_...")
+    user = kinds.add_parser("end-user", help="all conversations of a person", description=REMAINS)
+    user.add_argument("entry", metavar="KEY=VALUE", type=_entry, help="of the conversations' metadata")
+    user.add_argument("--dry-run", action="store_true", help="only list them")
+    for parser, run in ((one, _conversation), (user, _end_user)):
+        database.add_argument(parser)
+        parser.add_argument("--tenant", required=True)
+        parser.add_argument("--reason", default="", help="kept in the record")
+        parser.add_argument("--store", type=Path, help="folder of the KV store (default: kv in --data)")
+        parser.set_defaults(run=run)
+
+
+def _entry(text: str) -> tuple[str, str]:
+    key, equals, value = text.partition("=")
+    if not equals or not key:
+        raise argparse.ArgumentTypeError(f"'{text}' is not KEY=VALUE, such as user=u-17")
+    return key, value
+
+
+def _conversation(given: argparse.Namespace) -> int:
+    return _erase(given, [ConversationId(given.conversation)])
+
+
+def _end_user(given: argparse.Namespace) -> int:
+    key, value = given.entry
+    with database.connected(given) as conn:
+        found = conversations_of(conn, tenant=TenantId(given.tenant), key=key, value=value)
+    if not found:
+        raise InvalidInput(
+            f"No conversation of tenant {given.tenant} has '{key}' as '{value}' in its metadata."
+        )
+    if given.dry_run:
+        print("\n".join(found))
+        return 0
+    return _erase(given, found)
+
+
+def _erase(given: argparse.Namespace, conversations: Iterable[ConversationId]) -> int:
+    artifacts = set[ArtifactId]()
+    for conversation in conversations:
+        with database.connected(given) as conn:
+            erased = erase_conversation(
+                conn,
+                tenant=TenantId(given.tenant),
+                conversation=conversation,
+                by=f"cli:{getpass.getuser()}",
+                reason=given.reason,
+                now=datetime.now(UTC),
+            )
+        print(_told(erased))
+        artifacts.update(erased.artifacts)
+    status = _forget_kv(given.store or given.data / "kv", frozenset(artifacts))
+    print(REMAINS)
+    return status
+
+
+def _told(erased: Erasure) -> str:
+    if not erased.fresh:
+        return f"{erased.conversation} was erased before"
+    return (
+        f"{erased.conversation} is erased: {erased.contents} events lost what was said, and a tombstone stays"
+    )
+
+
+def _forget_kv(store: Path, artifacts: frozenset[ArtifactId]) -> int:
+    if not artifacts:
+        return 0
+    if not store.is_dir():
+        print(
+            f"{len(artifacts)} artifacts had KV, but {store} is no folder: run this where the KV store is, with --store"
+        )
+        return 1
+    contents = Catalog(BlockStore(store.absolute())).look()
+    removed = kv_upkeep.forget(contents, kv_upkeep.choose(contents, kv_upkeep.Selection(artifacts=artifacts)))
+    for path, why in removed.failed:
+        print(f"{path} could not be removed: {why}")
+    print(
+        f"{removed.artifacts} manifests and {removed.blocks} blocks of KV are gone; "
+        f"{len(removed.shared)} blocks stay, since other conversations begin with the same tokens"
+    )
+    return 1 if removed.failed else 0

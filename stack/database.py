@@ -1,0 +1,66 @@
+"""Where a command finds the database: as given, else that of the stack on this machine."""
+
+import argparse
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from sqlalchemy import URL, Connection
+
+from service.store.connection import make_engine
+from stack import cluster
+from stack.errors import StackError
+from stack.passwords import read_password
+from stack.placement import place
+from stack.postgres import PORT
+
+SOCKET_LINE = 4
+"""Of postmaster.pid, counted from 0."""
+
+
+def add_argument(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--database-url",
+        default=os.environ.get("EVERTURN_DATABASE_URL"),
+        metavar="URL",
+        help="default: EVERTURN_DATABASE_URL, or the database of the stack on this machine",
+    )
+
+
+@contextmanager
+def connected(given: argparse.Namespace, *, snapshot: bool = False) -> Iterator[Connection]:
+    """One transaction under the service's role; with `snapshot`, read-only and as of one moment.
+
+    Raises:
+        StackError: none is given, and no stack runs here.
+    """
+    url = given.database_url or local_url(given.data / "postgres")
+    engine = make_engine(url, application_name="everturn-cli", pool_size=1)
+    isolation = "REPEATABLE READ" if snapshot else "READ COMMITTED"
+    try:
+        with engine.connect() as conn:
+            conn.execution_options(isolation_level=isolation, postgresql_readonly=snapshot)
+            with conn.begin():
+                yield conn
+    finally:
+        engine.dispose()
+
+
+def local_url(directory: Path) -> str:
+    """Raises: StackError: no server of ours runs there."""
+    missing = StackError("no database runs on this machine: start one with `make up`, or give --database-url")
+    if not directory.exists():
+        raise missing
+    placement = place(directory)
+    try:
+        socket = (placement.data / "postmaster.pid").read_text().splitlines()[SOCKET_LINE]
+    except (OSError, IndexError) as error:
+        raise missing from error
+    return URL.create(
+        "postgresql+psycopg",
+        username=cluster.SUPERUSER,
+        password=read_password(placement),
+        database="everturn",
+        query={"host": socket, "port": str(PORT)},
+    ).render_as_string(hide_password=False)

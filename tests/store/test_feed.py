@@ -1,0 +1,169 @@
+"""Readers of the global order see every committed event once, whatever commits out of order, rolls back or lingers."""
+
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from random import Random
+
+import psycopg
+import pytest
+from sqlalchemy import Engine, text
+
+from service.domain.errors import InvalidInput
+from service.domain.events import ConversationId
+from service.store.connection import make_engine
+from service.store.feed import Cursor, Published, read_lag, read_page, to_json
+from tests.store.histories import append, completed, created, pinned, said, started, store
+
+
+START = Cursor()
+
+
+def page(engine: Engine, after: Cursor = START, limit: int = 100) -> tuple[Published, ...]:
+    with engine.connect() as conn:
+        return read_page(conn, after=after, limit=limit)
+
+
+def follow(engine: Engine, limit: int) -> Iterator[Published]:
+    cursor = Cursor()
+    while found := page(engine, cursor, limit):
+        yield from found
+        cursor = found[-1].cursor
+
+
+def streams(events: tuple[Published, ...]) -> list[str]:
+    return [event.stream for event in events]
+
+
+def test_the_feed_gives_events_in_order_and_goes_on_after_a_cursor(engine: Engine) -> None:
+    store(engine, created(), said("one"), said("two"))
+    found = page(engine)
+    assert [event.version for event in found] == [1, 2, 3]
+    assert page(engine, found[0].cursor) == found[1:]
+    assert page(engine, found[-1].cursor) == ()
+    assert [*follow(engine, 1)] == list(found)
+
+
+def test_an_event_that_commits_late_is_not_passed_over(engine: Engine) -> None:
+    with engine.connect() as early, early.begin() as transaction:
+        append(early, created(), stream="early")
+        store(engine, created(), stream="late")
+        assert page(engine) == ()
+        transaction.commit()
+    assert streams(page(engine)) == ["early", "late"]
+
+
+def test_a_later_transaction_with_the_earlier_position_comes_after(engine: Engine) -> None:
+    """A reader by position alone would have read the other one, and then never this one."""
+    with engine.connect() as first, engine.connect() as second:
+        first.execute(text("SELECT pg_current_xact_id()"))
+        append(second, created(), stream="second")
+        append(first, created(), stream="first")
+        first.commit()
+        [seen] = page(engine)
+        assert seen.stream == "first"
+        second.commit()
+        [rest] = page(engine, seen.cursor)
+    assert rest.stream == "second"
+    assert rest.cursor.position < seen.cursor.position
+
+
+def test_a_rollback_leaves_a_gap_that_nobody_waits_at(engine: Engine) -> None:
+    store(engine, created(), stream="one")
+    with engine.connect() as conn:
+        append(conn, created(), stream="never")
+        conn.rollback()
+    store(engine, created(), stream="two")
+    assert streams(page(engine)) == ["one", "two"]
+
+
+def test_a_long_foreign_transaction_holds_back_what_follows_it_and_that_is_shown(
+    engine: Engine, database: str
+) -> None:
+    store(engine, created(), stream="before")
+    with psycopg.connect(database.replace("postgresql+psycopg", "postgresql")) as foreign:
+        foreign.execute("SELECT pg_current_xact_id()")
+        store(engine, created(), said("hi"), stream="behind")
+        assert streams(page(engine)) == ["before"]
+        with engine.connect() as conn:
+            lag = read_lag(conn)
+        assert lag.waiting == 2
+        assert lag.seconds > 0
+        foreign.rollback()
+    with engine.connect() as conn:
+        assert read_lag(conn).waiting == 0
+    assert streams(page(engine)) == ["before", "behind", "behind"]
+
+
+def test_a_foreign_reader_holds_back_nothing(engine: Engine, database: str) -> None:
+    with psycopg.connect(database.replace("postgresql+psycopg", "postgresql")) as foreign:
+        foreign.execute("BEGIN ISOLATION LEVEL REPEATABLE READ")
+        foreign.execute("SELECT count(*) FROM events")
+        store(engine, created())
+        assert len(page(engine)) == 1
+
+
+def test_a_reader_that_keeps_up_with_many_writers_sees_each_event_once(database: str) -> None:
+    engine = make_engine(database, application_name="writers", pool_size=12)
+    chance = Random(7)  # noqa: S311 no secret
+    fates = [chance.random() < 0.2 for _ in range(160)]
+
+    def write(number: int) -> None:
+        with engine.connect() as conn:
+            append(conn, created(), said("x"), stream=f"conv_{number}")
+            if fates[number]:
+                conn.rollback()
+            else:
+                conn.commit()
+
+    seen: list[Published] = []
+    with ThreadPoolExecutor(8) as pool:
+        writers = [pool.submit(write, number) for number in range(len(fates))]
+        while not all(writer.done() for writer in writers) or page(engine, _last(seen)):
+            seen.extend(page(engine, _last(seen), limit=7))
+    for writer in writers:
+        writer.result()
+    engine.dispose()
+    kept = {f"conv_{number}" for number, lost in enumerate(fates) if not lost}
+    assert len({event.cursor.position for event in seen}) == len(seen) == 2 * len(kept)
+    assert set(streams(tuple(seen))) == kept
+    assert [event.cursor for event in seen] == sorted(
+        (event.cursor for event in seen), key=lambda cursor: (cursor.txid, cursor.position)
+    )
+
+
+def _last(seen: list[Published]) -> Cursor:
+    return seen[-1].cursor if seen else Cursor()
+
+
+def test_words_and_token_ids_come_only_when_asked_for(engine: Engine) -> None:
+    store(engine, created(), said("hi \x00 \ud800"), started(), pinned(), completed())
+    assert all(event.content is None and event.tokens is None for event in page(engine))
+    with engine.connect() as conn:
+        _, message, _, _, turn = map(to_json, read_page(conn, after=Cursor(), limit=9, contents=True))
+    assert message["content"] == "hi \x00 \ud800"
+    assert (turn["content"], turn["tokens"]) == ("Paris.", (1, 2, 3, 4, 5))
+
+
+def test_a_page_is_read_from_the_index(engine: Engine) -> None:
+    store(engine, created(), stream=ConversationId("conv_1"))
+    with engine.connect() as conn:
+        conn.execute(text("SET LOCAL enable_seqscan = off"))
+        plan = conn.execute(
+            text(
+                "EXPLAIN SELECT 1 FROM events WHERE (txid, position) > ('7'::xid8, 3)"
+                " AND txid < pg_snapshot_xmin(pg_current_snapshot()) ORDER BY txid, position LIMIT 5"
+            )
+        ).scalars()
+        shown = "\n".join(plan)
+    assert "ix_events_feed" in shown
+    assert "Sort" not in shown
+
+
+@pytest.mark.parametrize("text", ["7", "-1-2", "a-b", "7-8-9", "", "1" * 30 + "-1"])
+def test_what_is_no_cursor_is_refused(text: str) -> None:
+    with pytest.raises(InvalidInput, match="'after' is no cursor"):
+        Cursor.parse(text)
+
+
+def test_a_cursor_comes_back_from_its_text() -> None:
+    assert Cursor.parse(str(Cursor(txid=12, position=34))) == Cursor(txid=12, position=34)
