@@ -25,6 +25,7 @@ from vllm.v1.metrics.cache_hit_source import CacheHitSource
 from service.domain.artifact import BootId, Tensor
 from service.domain.errors import EverturnError, InvalidInput
 from service.domain.revision import Descriptor
+from workers.kv_connector.adapters import FOLDER, Adapters
 from workers.kv_connector.contract_folder import ContractFolder
 from workers.kv_connector.counters import Counters
 from workers.kv_connector.hash_root import HashRoot
@@ -73,6 +74,7 @@ class EverturnConnector(KVConnectorBase_V1, SupportsHMA):  # type: ignore[misc]
                 counters=Counters(self._run_dir),
                 boot=self._boot,
                 unsupported=_unsupported(vllm_config, kv_cache_config),
+                adapters=Adapters(self._run_dir / FOLDER),
                 contracts=ContractFolder(Path(extra["contracts"]) if extra.get("contracts") else None),
             )
 

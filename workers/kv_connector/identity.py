@@ -13,6 +13,7 @@ from service.domain.artifact import SERIALIZER_ABI, Tensor
 from service.domain.canonical import Scalar
 from service.domain.errors import InvalidInput
 from service.domain.revision import Descriptor, KvIdentity
+from workers.kv_connector.adapters import NO_ADAPTER
 from workers.kv_connector.flat import flatten
 from workers.kv_connector.model_config import architecture_of, depends_on_length, position_of
 from workers.kv_connector.text_identity import measure_text
@@ -77,7 +78,7 @@ def measure(
         quantization=_quantization(model),
         architecture=_architecture(model),
         position=_position(model),
-        adapter="none",
+        adapter=NO_ADAPTER,
         compute_dtype=_name(model.dtype),
         kv_dtype=_kv_dtype(cache, kv_caches),
         kv_scales="checkpoint" if _quantized(cache) else "none",
@@ -106,11 +107,6 @@ def block_tensors(kv_caches: dict[str, torch.Tensor]) -> tuple[Tensor, ...]:
 
 
 def _refuse_unmeasurable(vllm_config: Any, kv_cache_config: Any) -> None:
-    if vllm_config.lora_config is not None:
-        raise InvalidInput(
-            "Adapters have no measured identity yet: serve merged weights, or start without --enable-lora.",
-            "adapter",
-        )
     load_format = str(vllm_config.load_config.load_format)
     if load_format not in LOADED_FROM_SHARDS:
         raise InvalidInput(
@@ -209,6 +205,7 @@ def _environment(vllm_config: Any) -> dict[str, Scalar]:
         if name.startswith(NUMERIC_TOGGLES) and _concerns_platform(name)
     }
     return flatten(toggles) | {
+        "adapters": _adapter_kernels(vllm_config.lora_config),
         "attention_config": canonical.digest(_plain(vllm_config.attention_config)),
         "disable_cascade_attn": bool(vllm_config.model_config.disable_cascade_attn),
         "torch.float32_matmul_precision": torch.get_float32_matmul_precision(),
@@ -216,6 +213,13 @@ def _environment(vllm_config: Any) -> dict[str, Scalar]:
         "torch.mkldnn": torch.backends.mkldnn.enabled,
         "torch.cuda_tf32": torch.backends.cuda.matmul.allow_tf32,
     }
+
+
+def _adapter_kernels(lora: Any) -> str:
+    """Of an engine that takes adapters: also its plain requests run through other kernels."""
+    if lora is None:
+        return "off"
+    return f"rank {lora.max_lora_rank} {lora.lora_dtype} {canonical.digest(_plain(lora))[:16]}"
 
 
 def _concerns_platform(name: str) -> bool:

@@ -28,6 +28,8 @@ class LoadJob:
     expires_ms: int
     blocks: tuple[Block, ...]
     block_ids: tuple[int, ...]
+    adapter: str = "none"
+    """Of the request: the engine's own revision is that with this adapter in it."""
     waiver: Waiver | None = None
     """Present where `revision` is not the engine's own."""
 
@@ -51,6 +53,7 @@ class SaveJob:
     artifact: ArtifactId
     lease_s: int
     blocks: tuple[SaveBlock, ...]
+    adapter: str = "none"
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,6 @@ from typing import Any
 
 from service.domain.artifact import (
     Admitted,
-    ArtifactId,
     Block,
     BootId,
     MadeBy,
@@ -26,16 +25,18 @@ from service.domain.artifact import (
     parse_artifact_id,
 )
 from service.domain.contract import Contract
-from service.domain.errors import InvalidInput, InvalidManifest
+from service.domain.errors import InvalidInput
 from service.domain.evidence import Evidence, KvRequest, Loaded, Published, Refusal
 from service.domain.revision import Descriptor
+from workers.kv_connector.adapters import NO_ADAPTER, Adapters
 from workers.kv_connector.contract_folder import ContractFolder
 from workers.kv_connector.counters import Count, Counters
 from workers.kv_connector.hash_root import HashRoot
 from workers.kv_connector.jobs import Jobs, LoadJob, Outcomes, SaveBlock, SaveJob, Waiver
+from workers.kv_connector.offers import read_offer
 from workers.kv_connector.reports import Reports
 from workers.kv_connector.store import BlockStore
-from workers.kv_connector.tracked import Tracked, unsupported_request
+from workers.kv_connector.tracked import Tracked, divide_prefix_cache, unsupported_request
 
 logger = logging.getLogger("vllm.everturn")
 
@@ -59,6 +60,7 @@ class SchedulerSide:
         boot: BootId,
         unsupported: str | None,
         contracts: ContractFolder | None = None,
+        adapters: Adapters | None = None,
     ) -> None:
         self._store = store
         self._reports = reports
@@ -67,6 +69,7 @@ class SchedulerSide:
         self._boot = boot
         self._unsupported = unsupported
         self._contracts = contracts or ContractFolder(None)
+        self._adapters = adapters or Adapters(None)
         self._own: Descriptor | None = None
         self._tensors: tuple[Tensor, ...] = ()
         self._tracked: dict[str, Tracked] = {}
@@ -83,9 +86,7 @@ class SchedulerSide:
     def arrived(self, request: Any) -> None:
         """Every request, also one that does not speak to us."""
         tracked = self._track(request)
-        if tracked is not None and tracked.kv.contract is not None:
-            # What may hold KV of another revision is this request's alone, in the engine's own prefix cache too.
-            request.cache_salt = f"contract {request.request_id} {request.cache_salt or ''}"
+        divide_prefix_cache(request, tracked, self._computed_under(request)[0])
         self._root.fold_into(request, None if tracked is None else tracked.kv.tenant)
         self._counters.add(Count.REQUESTS)
 
@@ -125,6 +126,7 @@ class SchedulerSide:
                 expires_ms=manifest.expires_ms,
                 blocks=manifest.blocks[first:last],
                 block_ids=tuple(block_ids[first:last]),
+                adapter=tracked.own.kv.adapter if tracked.own else NO_ADAPTER,
                 waiver=Waiver(contract=contract, producer=manifest.descriptor) if contract else None,
             )
         )
@@ -195,12 +197,24 @@ class SchedulerSide:
             return None
         if kv is None:
             return None
-        revision = self._own.digest if self._own else None
+        own, unknown = self._computed_under(request)
         evidence = Evidence(
-            attempt=kv.attempt, boot=self._boot, revision=revision, prompt_tokens=request.num_prompt_tokens
+            attempt=kv.attempt,
+            boot=self._boot,
+            revision=own.digest if own else None,
+            prompt_tokens=request.num_prompt_tokens,
         )
-        tracked = self._tracked[request.request_id] = Tracked(kv=kv, evidence=evidence)
-        return tracked
+        tracked = Tracked(kv=kv, evidence=evidence, own=own, unknown=unknown)
+        return self._tracked.setdefault(request.request_id, tracked)
+
+    def _computed_under(self, request: Any) -> tuple[Descriptor | None, str]:
+        """The engine's own descriptor with the request's adapter in it, or None and why."""
+        if self._own is None:
+            return None, "this engine has not measured itself"
+        try:
+            return self._adapters.of(self._own, self._adapters.measure(request.lora_request)), ""
+        except InvalidInput as error:
+            return None, str(error)
 
     def _decide(self, request: Any, tracked: Tracked) -> None:
         if tracked.kv.offer is None:
@@ -217,16 +231,18 @@ class SchedulerSide:
             return artifact
         if problem := self._unsupported or unsupported_request(request):
             return Refused(reason=RefusalReason.LAYOUT_UNSUPPORTED, detail=problem)
-        manifest = self._manifest(tracked.kv.tenant, artifact)
+        manifest = read_offer(self._store, tracked.kv.tenant, artifact)
         if isinstance(manifest, Refused):
             return manifest
         tracked.manifest = manifest
-        contract = self._contract(tracked.kv, manifest)
+        if tracked.own is None:
+            return Refused(reason=RefusalReason.REVISION_UNKNOWN, detail=tracked.unknown)
+        contract = self._contract(tracked.kv, manifest, tracked.own)
         if isinstance(contract, Refused):
             return contract
         return admit(
             manifest,
-            own=self._own,
+            own=tracked.own,
             tenant=tracked.kv.tenant,
             prompt=request.prompt_token_ids,
             tensors=self._tensors,
@@ -234,25 +250,10 @@ class SchedulerSide:
             contract=contract,
         )
 
-    def _contract(self, kv: KvRequest, manifest: Manifest) -> Contract | Refused | None:
-        if kv.contract is None or self._own is None or manifest.revision == self._own.digest:
+    def _contract(self, kv: KvRequest, manifest: Manifest, own: Descriptor) -> Contract | Refused | None:
+        if kv.contract is None or manifest.revision == own.digest:
             return None
         return self._contracts.find(kv.contract)
-
-    def _manifest(self, tenant: str, artifact: ArtifactId) -> Manifest | Refused:
-        try:
-            manifest = Manifest.from_bytes(self._store.read_manifest(tenant, artifact))
-        except FileNotFoundError:
-            return Refused(reason=RefusalReason.MANIFEST_MISSING, detail="the store has no such manifest")
-        except OSError as error:
-            return Refused(reason=RefusalReason.STORE_UNREACHABLE, detail=str(error))
-        except InvalidManifest as error:
-            return Refused(reason=RefusalReason.MANIFEST_UNREADABLE, detail=str(error))
-        if manifest.artifact != artifact:
-            return Refused(
-                reason=RefusalReason.MANIFEST_UNREADABLE, detail=f"it calls itself {manifest.artifact}"
-            )
-        return manifest
 
     def _refuse(self, tracked: Tracked, refused: Refused) -> None:
         manifest = tracked.manifest
@@ -280,15 +281,18 @@ class SchedulerSide:
             return (
                 f"it was computed on KV of {tracked.manifest and tracked.manifest.revision}, under a contract"
             )
-        if self._own is None:
-            return "this engine has not measured itself"
+        own, unknown = self._computed_under(
+            request
+        )  # once more: what it began under must be what it ends under
+        if own is None or own is not tracked.own:
+            return unknown or "what it was computed under changed meanwhile"
         if problem := self._unsupported or unsupported_request(request):
             return problem
         if type(tracked.kv.lease_s) is not int or tracked.kv.lease_s <= 0:
             return "its lease is not a positive number of seconds"
         if self._pending_saves >= MAX_PENDING_SAVES:
             return f"{MAX_PENDING_SAVES} publications are already waiting"
-        blocks = self._blocks_to_save(request, tracked, block_ids, self._own)
+        blocks = self._blocks_to_save(request, tracked, block_ids, own)
         if not blocks:
             return "it has no whole block of computed tokens"
         return SaveJob(
@@ -298,6 +302,7 @@ class SchedulerSide:
             artifact=artifact,
             lease_s=tracked.kv.lease_s,
             blocks=blocks,
+            adapter=own.kv.adapter,
         )
 
     def _blocks_to_save(

@@ -205,7 +205,6 @@ def test_publications_that_wait_are_bounded(scene: Scene) -> None:
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ({"lora_request": object()}, "adapters"),
         ({"mm_features": [object()]}, "images"),
         ({"prompt_embeds": object()}, "embeddings"),
         ({"pooling_params": object()}, "pooling"),
