@@ -1,7 +1,7 @@
 .DEFAULT_GOAL := help
 PY := .venv/bin/python
 
-.PHONY: help demo up down status clean test check lock setup setup-dev
+.PHONY: help demo up down status clean test check bench-kv lock setup setup-dev
 
 help: ## Show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
@@ -27,6 +27,10 @@ test: setup-dev ## Install what the tests need and run all of them, real vLLM in
 
 check: setup-dev ## Static checks: ruff, mypy, import-linter, deptry, squawk
 	@scripts/check.sh
+
+bench-kv: setup-dev ## What stored KV gains and what the guard costs, on real vLLM; the last line is JSON
+	@test -d .everturn/checkpoints/v12 || $(PY) -m demo.checkpoints --root .everturn/checkpoints >/dev/null
+	@$(PY) -m bench.kv
 
 lock: setup-dev ## Resolve pyproject.toml anew into the requirements files
 	@$(PY) scripts/lock.py

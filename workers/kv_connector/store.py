@@ -66,7 +66,7 @@ class BlockStore:
 
     def put_manifest(self, manifest: Manifest) -> bool:
         """The last step of a publication; False where the handle is taken."""
-        _sync_folder(self.block_path(manifest.tenant, manifest.revision, "").parent)
+        _sync_folder(self.block_path(manifest.tenant, manifest.revision, manifest.blocks[0].key).parent)
         path = self.manifest_path(manifest.tenant, manifest.artifact)
         return self._publish(path, [sealed(manifest.to_bytes())])
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from service.domain.artifact import RefusalReason
+from service.domain.artifact import ArtifactId, RefusalReason
 from service.domain.evidence import Loaded, Published, Refusal
 from service.domain.revision import Descriptor
 from tests.domain.descriptors import V13, with_text
@@ -174,6 +174,33 @@ def test_a_writer_that_is_killed_amid_a_block_leaves_nothing_to_be_found(tmp_pat
     store.sweep()
     assert not list((tmp_path / "tmp").iterdir())
     assert isinstance(save(side(tmp_path), HANDLE), Published)
+
+
+def test_blocks_and_their_folder_are_on_the_disk_before_the_manifest_names_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synced: set[str] = set()
+    named_unsynced: list[str] = []
+    fsync, link = os.fsync, os.link
+
+    def note_sync(handle: int) -> None:
+        fsync(handle)
+        synced.add(str(Path(f"/proc/self/fd/{handle}").readlink()))
+
+    def note_link(source: Path, target: Path) -> None:
+        if str(source) not in synced or (target.suffix == ".json" and blocks() - synced):
+            named_unsynced.append(str(target))
+        link(source, target)
+
+    def blocks() -> set[str]:
+        return {str(path.parent) for path in (tmp_path / "blocks").rglob("*") if path.is_file()}
+
+    monkeypatch.setattr(os, "fsync", note_sync)
+    monkeypatch.setattr(os, "link", note_link)
+    save(side(tmp_path), HANDLE)
+    manifest = side(tmp_path).store.manifest_path(TENANT, ArtifactId(HANDLE))
+    assert named_unsynced == []
+    assert str(manifest.parent) in synced
 
 
 def test_blocks_without_a_manifest_are_not_an_artifact(
