@@ -29,7 +29,7 @@ class Attempt:
     pinned: TurnPinned
     engine: Engine
     item: ItemId
-    publish: ArtifactId
+    publish: ArtifactId | None
     kv_lease_s: int
     note: str
     """Why the KV is what it is, where nothing better is known."""

@@ -147,7 +147,15 @@ def test_a_turn_whose_process_died_still_ends_for_a_reader_at_any_number(stack: 
         turn = next(sse(answer))["response"]["id"]
         eventually(lambda: engine.faults.hold_after is None)
         with stack.database.begin() as conn:
-            turn_flow.fail_orphan(conn, TENANT, ConversationId(conversation), turn, now())
+            turn_flow.fail_turn(
+                conn,
+                tenant=TENANT,
+                conversation=ConversationId(conversation),
+                turn=turn,
+                code="orphaned",
+                message="its process died",
+                now=now(),
+            )
         with stack.second_server() as url:
             for number in (0, 1, 5, 40):
                 events = resumed(stack, turn, number, url)

@@ -1,0 +1,225 @@
+"""`POST /v1/chat/completions`: an answer without a conversation, by the same routing, checks and revisions.
+
+Nothing of it is stored: no events, no KV. Whoever leaves the stream ends the work.
+"""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from typing import Any
+
+from fastapi import APIRouter
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response, StreamingResponse
+
+from service.api.attempt import Attempt, AttemptLost, run_attempt
+from service.api.body import read_object
+from service.api.channel import TurnChannel, View
+from service.api.chat_schemas import ChatBody, parse_chat_body
+from service.api.errors import error_response
+from service.api.responses import NO_BUFFERING
+from service.api.turn_runner import MAX_ATTEMPTS
+from service.api.wiring import Service, ServiceOf, Tenant, TenantOf
+from service.conversation_flow import NewMessage, TurnRequest, preview_turn
+from service.domain.artifact import BootId
+from service.domain.conversation import Conversation, evolve
+from service.domain.errors import EngineFailed, EverturnError
+from service.domain.events import ItemId, PlanKind, Sampling, TurnCompleted, TurnPinned, TurnStarted
+from service.turn_flow import find_engine
+
+router = APIRouter()
+
+STATELESS = "stateless: nothing is stored"
+CHUNK = "chat.completion.chunk"
+
+
+@router.post("/v1/chat/completions")
+async def create(request: Request, service: ServiceOf, tenant: TenantOf) -> Response:
+    body, messages = parse_chat_body(await read_object(request, service.settings.max_body_bytes))
+    wanted = _wanted(service, tenant, body, messages)
+    state, started = await service.database.run(lambda conn: preview_turn(conn, wanted, service.new_id))
+    created = int(service.clock().timestamp())
+    channel = TurnChannel(View(), cut=True)
+    work = asyncio.create_task(_answer(service, evolve(state, started), started, channel))
+    if not body.stream:
+        answer = await work
+        return JSONResponse(_completion(started, answer, created), headers=_headers(answer.engine_revision))
+    # Until its first words a request can still be answered with a status of its own.
+    while not (channel.view.text or channel.view.ended):
+        await channel.moved(channel.view, None)
+    if channel.view.ended:
+        await work
+    return StreamingResponse(
+        _chunks(
+            body,
+            started,
+            created,
+            channel=channel,
+            work=work,
+            heartbeat_s=service.settings.heartbeat_s,
+        ),
+        media_type="text/event-stream",
+        headers=NO_BUFFERING | _headers(channel.view.revision or ""),
+    )
+
+
+async def _answer(
+    service: Service, state: Conversation, started: TurnStarted, channel: TurnChannel
+) -> TurnCompleted:
+    """Raises:
+    NoEngine, InvalidInput: from the first attempt on.
+    EngineFailed: of every attempt, or of one whose words were sent and which no other repeats.
+    """
+    avoid, last = frozenset[BootId](), ""
+    try:
+        for number in range(1, MAX_ATTEMPTS + 1):
+            attempt = await _pinned(service, state, started, number, avoid)
+            channel.begin(number, attempt.pinned.revision, STATELESS)
+            try:
+                answer = await run_attempt(service.http, attempt, channel.say)
+            except AttemptLost as lost:
+                avoid, last = avoid | {attempt.engine.boot}, str(lost)
+                continue
+            channel.record(started.turn, answer.completed.text)
+            return answer.completed
+        raise EngineFailed(f"{MAX_ATTEMPTS} attempts failed. The last: {last}")
+    finally:
+        channel.end()
+
+
+async def _pinned(
+    service: Service, state: Conversation, started: TurnStarted, number: int, avoid: frozenset[BootId]
+) -> Attempt:
+    engine, _ = await service.database.run(
+        lambda conn: find_engine(conn, state, alias=started.alias, policy=started.on_upgrade, avoid=avoid)
+    )
+    pinned = TurnPinned(
+        turn=started.turn,
+        attempt=number,
+        plan=PlanKind.COLD,
+        reason=STATELESS,
+        revision=engine.revision,
+        engine=engine.boot,
+        offer=None,
+        carry_tokens=False,
+    )
+    return Attempt(
+        state=state,
+        pinned=pinned,
+        engine=engine,
+        item=ItemId("none"),
+        publish=None,
+        kv_lease_s=service.settings.kv_lease_s,
+        note=STATELESS,
+    )
+
+
+async def _chunks(
+    body: ChatBody,
+    started: TurnStarted,
+    created: int,
+    *,
+    channel: TurnChannel,
+    work: "asyncio.Task[TurnCompleted]",
+    heartbeat_s: float,
+) -> AsyncIterator[str]:
+    """Leaving this ends the work, and with it the request on the engine."""
+
+    def chunk(delta: dict[str, Any], finish: str | None = None) -> str:
+        choice = {"index": 0, "delta": delta, "logprobs": None, "finish_reason": finish}
+        usage = {"usage": None} if body.with_usage else {}
+        return _line(_head(started, channel.view.revision, created, CHUNK) | {"choices": [choice]} | usage)
+
+    try:
+        yield chunk({"role": "assistant", "content": "", "refusal": None})
+        sent, view, cuts = 0, None, channel.cuts
+        while view is None or not (view.ended or (cuts is not None and cuts.lost)):
+            if view is not None and not await channel.moved(view, heartbeat_s):
+                yield ": working\n\n"
+                continue
+            view = channel.view
+            text = cuts.text if cuts is not None else view.text
+            if len(text) > sent:
+                yield chunk({"content": text[sent:]})
+                sent = len(text)
+        try:
+            completed = await _unless_lost(work, channel)
+        except EverturnError as error:
+            yield _line(json.loads(bytes(error_response(error).body)))
+            return
+        yield chunk({}, completed.finish_reason)
+        if body.with_usage:
+            document = _head(started, completed.engine_revision, created, CHUNK)
+            yield _line(document | {"choices": [], "usage": _usage(completed)})
+        yield "data: [DONE]\n\n"
+    finally:
+        work.cancel()
+
+
+async def _unless_lost(work: "asyncio.Task[TurnCompleted]", channel: TurnChannel) -> TurnCompleted:
+    if channel.cuts is not None and channel.cuts.lost:
+        raise EngineFailed("The attempt that this text came from was lost; send the request again.")
+    return await work
+
+
+def _wanted(
+    service: Service, tenant: Tenant, body: ChatBody, messages: tuple[NewMessage, ...]
+) -> TurnRequest:
+    return TurnRequest(
+        tenant=tenant.id,
+        tenant_policy=tenant.on_upgrade,
+        conversation=None,
+        previous=None,
+        alias=body.model,
+        default_alias=body.model,
+        messages=messages,
+        instructions=None,
+        on_upgrade=None,
+        sampling=Sampling(
+            max_output_tokens=body.most_tokens or service.settings.default_max_output_tokens,
+            temperature=1.0 if body.temperature is None else float(body.temperature),
+            top_p=1.0 if body.top_p is None else float(body.top_p),
+        ),
+        metadata={},
+        idempotency_key=None,
+        request_hash="",
+    )
+
+
+def _completion(started: TurnStarted, completed: TurnCompleted, created: int) -> dict[str, Any]:
+    message: dict[str, Any] = {
+        "role": "assistant",
+        "content": completed.text,
+        "refusal": None,
+        "annotations": [],
+    }
+    choice = {"index": 0, "message": message, "logprobs": None, "finish_reason": completed.finish_reason}
+    document = _head(started, completed.engine_revision, created, "chat.completion")
+    return document | {"choices": [choice], "usage": _usage(completed)}
+
+
+def _head(started: TurnStarted, revision: str | None, created: int, kind: str) -> dict[str, Any]:
+    return {
+        "id": "chatcmpl-" + started.turn.removeprefix("resp_"),
+        "object": kind,
+        "created": created,
+        "model": started.alias,
+        "system_fingerprint": revision,
+    }
+
+
+def _usage(completed: TurnCompleted) -> dict[str, Any]:
+    return {
+        "prompt_tokens": completed.prompt_tokens,
+        "completion_tokens": len(completed.output),
+        "total_tokens": completed.prompt_tokens + len(completed.output),
+        "prompt_tokens_details": {"cached_tokens": completed.local_tokens},
+    }
+
+
+def _headers(revision: str) -> dict[str, str]:
+    return {"x-everturn-revision": revision}
+
+
+def _line(document: dict[str, Any]) -> str:
+    return f"data: {json.dumps(document)}\n\n"
