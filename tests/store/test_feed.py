@@ -14,7 +14,6 @@ from service.store.connection import make_engine
 from service.store.feed import Cursor, Published, read_lag, read_page, to_json
 from tests.store.histories import append, completed, created, pinned, said, started, store
 
-
 START = Cursor()
 
 
