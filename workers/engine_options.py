@@ -41,6 +41,8 @@ class EngineOptions:
     start_timeout_s: float
     drain_timeout_s: float
     shutdown_timeout_s: int
+    adapters: tuple[tuple[str, Path], ...] = ()
+    """By the names that requests call them. vLLM is only given private copies of them."""
     contracts: Path | None = None
     """Folder of the compatibility contracts that the engine honours; None: it honours none."""
     extra: tuple[str, ...]
@@ -93,6 +95,7 @@ class EngineOptions:
             start_timeout_s=given.start_timeout,
             drain_timeout_s=given.drain_timeout,
             shutdown_timeout_s=given.shutdown_timeout,
+            adapters=tuple(_named_folder(text) for text in given.adapter),
             contracts=None if given.contracts is None else given.contracts.absolute(),
             extra=extra,
         )
@@ -157,6 +160,13 @@ def _parser() -> argparse.ArgumentParser:
     add(
         "--contracts", type=Path, help="folder of the compatibility contracts that it honours (default: none)"
     )
+    add(
+        "--adapter",
+        action="append",
+        default=[],
+        metavar="NAME=FOLDER",
+        help="LoRA adapter to serve under NAME, identified by its bytes; may be given again",
+    )
     add("--expect", help="revision digest: refuse to serve anything else")
     add(
         "--paranoid",
@@ -171,6 +181,13 @@ def _parser() -> argparse.ArgumentParser:
     add("--drain-timeout", type=float, default=60.0, help="seconds for running requests after SIGTERM")
     add("--shutdown-timeout", type=int, default=30, help="seconds that vLLM itself waits for requests")
     return parser
+
+
+def _named_folder(text: str) -> tuple[str, Path]:
+    name, separator, folder = text.partition("=")
+    if not separator or not name or not folder:
+        raise InvalidInput(f"--adapter '{text}' must be NAME=FOLDER.", "--adapter")
+    return name, Path(folder).absolute()
 
 
 def _require_free_port(host: str, port: int) -> None:

@@ -34,7 +34,7 @@ from workers.engine_probe import EngineProbe, Health, Identity
 from workers.fleet_client import FleetClient, Registration
 from workers.kv_connector.weights import weights_digest
 from workers.membership import Membership
-from workers.vllm_command import PROGRAM, vllm_command
+from workers.vllm_command import PROGRAM, vllm_command, with_private_adapters
 from workers.zygote_engine import ZygoteEngine
 
 T = TypeVar("T")
@@ -216,6 +216,7 @@ def launch(argv: Sequence[str]) -> int:
         options = EngineOptions.parse(argv)
         name = options.name
         options.check()
+        options = with_private_adapters(options)
         stop = StopSignal()
         log.info("%s: hashing %s", name, options.model)
         # Also the check of the folder; the engine finds the hashes in the cache.

@@ -2,11 +2,12 @@
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from service.domain.artifact import BootId
 from workers.engine_options import EngineOptions
+from workers.kv_connector.adapters import FOLDER, take_copy
 
 PROGRAM = "vllm.entrypoints.openai.api_server"
 PACKAGES = Path(__file__).parents[1]
@@ -19,6 +20,17 @@ class Command:
     arguments: tuple[str, ...]
     """Of vLLM's API server."""
     env: Mapping[str, str]
+
+
+def with_private_adapters(options: EngineOptions) -> EngineOptions:
+    """Before anything is loaded: what is then overwritten at their paths does not reach the engine.
+
+    Raises:
+        InvalidInput: a folder that holds no adapter.
+    """
+    folder = options.own_dir / FOLDER
+    copies = tuple((name, take_copy(source, folder)) for name, source in options.adapters)
+    return replace(options, adapters=copies)
 
 
 def vllm_command(options: EngineOptions, boot: BootId, base_env: Mapping[str, str]) -> Command:
@@ -48,7 +60,14 @@ def _arguments(options: EngineOptions, boot: BootId) -> tuple[str, ...]:
         "--enable-prompt-tokens-details",
         "--enable-server-load-tracking",
     )
-    return (*(part for pair in valued.items() for part in pair), *switches)
+    return (*(part for pair in valued.items() for part in pair), *switches, *_adapters(options))
+
+
+def _adapters(options: EngineOptions) -> tuple[str, ...]:
+    if not options.adapters:
+        return ()
+    modules = (f"{name}={folder}" for name, folder in options.adapters)
+    return ("--enable-lora", "--lora-modules", *modules)
 
 
 def _kv_transfer(options: EngineOptions, boot: BootId) -> dict[str, object]:

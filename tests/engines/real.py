@@ -22,7 +22,7 @@ from stack.ports import find_free_port
 from tests.engines.checkpoints import TinyModel
 from workers.child import Program
 from workers.engine_options import EngineOptions
-from workers.vllm_command import vllm_command
+from workers.vllm_command import vllm_command, with_private_adapters
 from workers.zygote_engine import ZygoteEngine
 
 START_TIMEOUT_S = 120.0
@@ -156,6 +156,7 @@ class EngineHall:
         connector: str | None = None,
         middleware: str | None = None,
         contracts: Path | None = None,
+        adapters: Mapping[str, Path] | None = None,
     ) -> RealEngine:
         """What is other than in production:
 
@@ -163,8 +164,9 @@ class EngineHall:
         `connector`, `middleware`: names of classes in tests.engines.switched_off, in the place of ours.
         """
         options = _options(model, store, self._folder, find_free_port(), extra)
-        options = replace(options, contracts=contracts)
+        options = replace(options, contracts=contracts, adapters=tuple((adapters or {}).items()))
         options.own_dir.mkdir(parents=True)
+        options = with_private_adapters(options)
         boot = BootId(f"boot_{secrets.token_hex(8)}")
         command = vllm_command(options, boot, dict(os.environ))
         arguments = list(command.arguments)

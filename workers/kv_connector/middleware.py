@@ -16,6 +16,7 @@ from urllib.parse import parse_qs
 from service.domain.errors import InvalidInput
 from service.domain.evidence import BOOT_HEADER, REVISION_HEADER
 from service.domain.revision import Descriptor, differing_fields
+from workers.kv_connector.adapter_front import LOAD_ROUTE, UNLOAD_ROUTE, AdapterFront
 from workers.kv_connector.counters import as_prometheus, read_counters
 from workers.kv_connector.guard_facts import guard_facts
 from workers.kv_connector.rendering import Carried, Message, Rendered, load_tokenizer, render
@@ -50,6 +51,9 @@ WEIGHT_CHANGING_ROUTES = frozenset(
 )
 """The revision was measured at start: weights may not change under it."""
 
+ADAPTER_ROUTES = frozenset({LOAD_ROUTE, UNLOAD_ROUTE})
+"""Open on engines that take adapters: each is a revision of its own."""
+
 MAX_BODY_BYTES = 32 << 20
 MAX_WAIT_S = 60.0
 POLL_S = 0.02
@@ -72,6 +76,7 @@ class EverturnMiddleware:
         self._identity: dict[str, Any] | None = None
         self._tokenizer: Any = None
         self._rendering = Lock()
+        self._adapters = AdapterFront(_folder("EVERTURN_RUN_DIR"))
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -79,6 +84,7 @@ class EverturnMiddleware:
             return
         identity = self._measured()
         try:
+            scope, receive, identity = await self._with_adapter(scope, receive, identity)
             answer = await self._answer(scope, receive, identity)
         except Problem as problem:
             await _respond(send, problem.status, problem.envelope, identity)
@@ -94,7 +100,7 @@ class EverturnMiddleware:
     async def _answer(self, scope: Scope, receive: Receive, identity: dict[str, Any]) -> object | None:
         """None passes the request on to vLLM."""
         method, path = scope["method"], _route(scope)
-        if path in WEIGHT_CHANGING_ROUTES:
+        if path in WEIGHT_CHANGING_ROUTES and not (path in ADAPTER_ROUTES and _takes_adapters(scope)):
             message = "Weights may not change under a measured revision; start an engine on the new ones."
             raise Problem(409, "revision_fixed", message)
         if method == "POST":
@@ -114,6 +120,24 @@ class EverturnMiddleware:
                 raise Problem(404, "not_found", f"No route {method} {path}.")
             case _:
                 return None
+
+    async def _with_adapter(
+        self, scope: Scope, receive: Receive, identity: dict[str, Any]
+    ) -> tuple[Scope, Receive, dict[str, Any]]:
+        """What a claim is compared with is the revision of the model that the request names."""
+        path = _route(scope)
+        if scope["method"] != "POST" or path.startswith("/everturn/") or not _takes_adapters(scope):
+            return scope, receive, identity
+        loaded = scope["app"].state.openai_serving_models.lora_requests
+        if path == LOAD_ROUTE:
+            body = await self._adapters.private_load(await _body(receive), loaded)
+            headers = [(k, v) for k, v in scope["headers"] if k.lower() != b"content-length"]
+            length = (b"content-length", str(len(body)).encode())
+            return {**scope, "headers": [*headers, length]}, _replayed(body, receive), identity
+        if _header(scope, REVISION_HEADER) is None:
+            return scope, receive, identity
+        body = await _body(receive)
+        return scope, _replayed(body, receive), self._adapters.identity(identity, body, loaded)
 
     def _measured(self) -> dict[str, Any]:
         if self._identity is not None:
@@ -241,6 +265,20 @@ async def _body(receive: Receive) -> bytes:
             raise Problem(413, "too_large", f"The body exceeds {MAX_BODY_BYTES} bytes.")
         if not event.get("more_body"):
             return bytes(body)
+
+
+def _replayed(body: bytes, receive: Receive) -> Receive:
+    """The body once more, and then whatever comes."""
+    whole = iter([{"type": "http.request", "body": body, "more_body": False}])
+
+    async def replayed() -> Event:
+        return next(whole, None) or await receive()
+
+    return replayed
+
+
+def _takes_adapters(scope: Scope) -> bool:
+    return getattr(scope["app"].state.vllm_config, "lora_config", None) is not None
 
 
 def _stamps(identity: dict[str, Any]) -> list[tuple[bytes, bytes]]:
