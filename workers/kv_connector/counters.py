@@ -9,6 +9,7 @@ from enum import StrEnum
 from pathlib import Path
 
 from service.domain.artifact import RefusalReason
+from service.domain.evidence import Loaded
 
 FILE = "counters"
 NUMBER = struct.Struct("<d")
@@ -62,6 +63,12 @@ class Counters:
     def add(self, count: Count, amount: float = 1, *, reason: RefusalReason | None = None) -> None:
         offset = _OFFSETS[count, reason]
         NUMBER.pack_into(self._numbers, offset, NUMBER.unpack_from(self._numbers, offset)[0] + amount)
+
+    def add_hit(self, loaded: Loaded) -> None:
+        self.add(Count.HITS)
+        self.add(Count.HIT_TOKENS, loaded.tokens)
+        self.add(Count.HIT_BYTES, loaded.bytes)
+        self.add(Count.HIT_SECONDS, loaded.seconds)
 
 
 def read_counters(run_dir: Path) -> dict[tuple[Count, str | None], float]:

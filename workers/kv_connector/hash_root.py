@@ -32,3 +32,8 @@ class HashRoot:
         request.block_hashes.clear()
         request.cache_salt = self.salt(tenant, request.cache_salt)
         request.update_block_hashes()
+
+    def fold_apart(self, request: Any) -> None:
+        """Of a request that could not be read: vLLM looks it up next all the same, so it shares with nobody."""
+        request.cache_salt = f"unread {request.request_id} {request.cache_salt or ''}"
+        self.fold_into(request, None)

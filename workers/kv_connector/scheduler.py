@@ -85,8 +85,12 @@ class SchedulerSide:
 
     def arrived(self, request: Any) -> None:
         """Every request, also one that does not speak to us."""
-        tracked = self._track(request)
-        divide_prefix_cache(request, tracked, self._computed_under(request)[0])
+        try:
+            tracked = self._track(request)
+            divide_prefix_cache(request, tracked, self._computed_under(request)[0])
+        except Exception:
+            self._root.fold_apart(request)
+            raise
         self._root.fold_into(request, None if tracked is None else tracked.kv.tenant)
         self._counters.add(Count.REQUESTS)
 
@@ -355,10 +359,7 @@ class SchedulerSide:
         tracked.loading = False
         if isinstance(outcome, Loaded):
             tracked.evidence = replace(tracked.evidence, loaded=outcome)
-            self._counters.add(Count.HITS)
-            self._counters.add(Count.HIT_TOKENS, outcome.tokens)
-            self._counters.add(Count.HIT_BYTES, outcome.bytes)
-            self._counters.add(Count.HIT_SECONDS, outcome.seconds)
+            self._counters.add_hit(outcome)
         else:
             # Never offered to this request again, also where the engine recomputes by itself.
             tracked.admitted, tracked.load_refused = None, True

@@ -298,6 +298,19 @@ def test_an_unmeasured_engine_shares_block_hashes_with_no_other_boot() -> None:
     assert one.salt("a", None) == other.salt("a", None)
 
 
+def test_a_request_that_cannot_be_read_shares_block_hashes_with_nobody(scene: Scene) -> None:
+    salts = set()
+    for index in range(2):
+        req = request(f"turn.{index}")
+        req.kv_transfer_params = ["not what vLLM gives"]
+        with pytest.raises(AttributeError):
+            scene.scheduler.arrived(req)
+        assert req.block_hashes == []
+        salts.add(req.cache_salt)
+    assert len(salts) == 2
+    assert all(V12.digest in salt for salt in salts)
+
+
 def test_what_happened_is_counted_once(scene: Scene) -> None:
     hit = request("hit", offer=HANDLE)
     scene.scheduler.learned(Outcomes({hit.request_id: loaded(promised(scene, hit))}, {}))
