@@ -29,6 +29,8 @@ class Settings(BaseSettings):
     """How long a turn queues for an engine of its revision."""
     rebuild_timeout_s: float = Field(default=120, gt=0)
     rebuild_min_tokens: int = Field(default=64, ge=1)
+    requests_per_minute: int = Field(default=0, ge=0)
+    """Of each tenant's key, in each process of the API; 0 for no limit."""
     max_body_bytes: int = Field(default=4 * MIB, ge=1)
     kv_lease_s: int = Field(default=int(timedelta(days=1).total_seconds()), ge=1)
     publish_wait_s: float = Field(default=10, ge=0)

@@ -91,7 +91,7 @@ async def _pinned(
     service: Service, state: Conversation, started: TurnStarted, number: int, avoid: frozenset[BootId]
 ) -> Attempt:
     engine, _ = await service.database.run(
-        lambda conn: find_engine(conn, state, alias=started.alias, policy=started.on_upgrade, avoid=avoid)
+        lambda conn: find_engine(conn, state, started=started, avoid=avoid)
     )
     pinned = TurnPinned(
         turn=started.turn,

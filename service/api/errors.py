@@ -12,6 +12,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import JSONResponse
 
+from service.api.rate_limit import refused_headers
 from service.domain.errors import (
     Conflict,
     ConversationLocked,
@@ -21,6 +22,7 @@ from service.domain.errors import (
     InvalidInput,
     NotFound,
     RevisionMismatch,
+    TooManyRequests,
     Unauthenticated,
     Unavailable,
 )
@@ -41,6 +43,7 @@ TABLE: tuple[tuple[type[Exception], Shape], ...] = (
     (Forbidden, Shape(status=403, type="permission_error", code="insufficient_permissions")),
     (NotFound, Shape(status=404, code="not_found")),
     (Gone, Shape(status=410, code="conversation_erased")),
+    (TooManyRequests, Shape(status=429, type="requests", code="rate_limit_exceeded")),
     (ConversationLocked, Shape(status=400, code="conversation_locked")),
     (HeadMoved, Shape(status=412, code="precondition_failed")),
     (RevisionMismatch, Shape(status=409, code="revision_mismatch")),
@@ -59,6 +62,8 @@ STATUS_OF_CODE = {
     "body_too_large": 413,
     "unsupported_media_type": 415,
     "idempotency_key_reused": 422,
+    "limit_request_bytes": 413,
+    "limit_concurrent_turns": 429,
 }
 """Of the caller's faults, those that HTTP has an own number for."""
 
@@ -73,6 +78,7 @@ STATUS_OF_FAILED_TURN = {
 }
 """By the code of its turn.failed; the others are faults of the input."""
 
+RETRY_SOON = {"retry-after": "1", "x-should-retry": "true"}
 NO_RETRY = {"x-should-retry": "false"}
 """OpenAI's clients repeat a 5xx by themselves; once a turn was accepted, that would be another turn."""
 
@@ -89,7 +95,7 @@ def error_response(error: Exception) -> JSONResponse:
     param = getattr(error, "param", None)
     code = getattr(error, "code", None) if isinstance(error, InvalidInput) else shape.code
     more = {"differing_fields": list(error.differing)} if isinstance(error, RevisionMismatch) else {}
-    return envelope(
+    response = envelope(
         STATUS_OF_CODE.get(code or "", shape.status),
         message=_words(error, shape),
         type_=shape.type,
@@ -97,6 +103,17 @@ def error_response(error: Exception) -> JSONResponse:
         param=param,
         **more,
     )
+    response.headers.update(_retry_headers(error, shape))
+    return response
+
+
+def _retry_headers(error: Exception, shape: Shape) -> dict[str, str]:
+    """What OpenAI's clients go by before they repeat a request. What was refused here has changed nothing."""
+    if isinstance(error, TooManyRequests):
+        return refused_headers(error)
+    if isinstance(error, RevisionMismatch):
+        return NO_RETRY
+    return RETRY_SOON if shape.status == HTTPStatus.SERVICE_UNAVAILABLE else {}
 
 
 def failed_turn_response(code: str, message: str, turn: str) -> JSONResponse:

@@ -1,4 +1,4 @@
-"""A number for each request, in its answer and, with it, in the log."""
+"""A number for each request, in its answer and in the log, beside what else its answer is to carry."""
 
 from collections.abc import Callable
 from logging import getLogger
@@ -24,7 +24,9 @@ class RequestId:
 
         async def send_with_id(message: Message) -> None:
             if message["type"] == "http.response.start":
-                MutableHeaders(scope=message)[HEADER] = request_id
+                headers = MutableHeaders(scope=message)
+                headers[HEADER] = request_id
+                headers.update(scope.get("state", {}).get("headers", {}))
                 if message["status"] >= 500:  # noqa: PLR2004 the class of the service's own failures
                     log.error(
                         "request %s: %s %s: %d", request_id, scope["method"], scope["path"], message["status"]

@@ -95,6 +95,7 @@ class ResponseBody(StrictBody):
     top_p: float | None = Field(default=None, ge=0, le=1)
     metadata: Metadata | None = None
     on_upgrade: Policy | None = None
+    revision: str | None = None
 
     @property
     def conversation_id(self) -> str | None:

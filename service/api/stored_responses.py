@@ -29,7 +29,7 @@ async def read(response_id: str, request: Request, service: ServiceOf, tenant: T
     stored = await load(service, tenant.id, turn)
     if not _flag(request, "stream"):
         return JSONResponse(response_object(stored))
-    return stream_of(service, tenant.id, turn, service.runner.watch(tenant.id, turn), after=after)
+    return await stream_of(service, tenant.id, turn, service.runner.watch(tenant.id, turn), after=after)
 
 
 @router.delete("")

@@ -8,10 +8,12 @@ EverturnError
 ├── Forbidden               a key without the scope that the operation needs
 ├── NotFound                no such thing, or not this tenant's
 ├── Gone                    erased for good: it was there, and nobody can bring it back
+├── TooManyRequests         the key has used up its rate
 ├── Conflict                true when asked, but not any more
 │   ├── ConversationLocked  another turn is open on the conversation
 │   ├── HeadMoved           the conversation is not at the version that the caller has seen
 │   ├── VersionConflict     the stream moved under an append
+│   ├── EngineRetired       an operator took this engine process out of the fleet
 │   ├── FenceLost           another attempt or worker took over
 │   └── RevisionMismatch    an engine is not the revision that was asked of it
 ├── Unavailable             nothing wrong with the request; try again later
@@ -63,6 +65,17 @@ class NotFound(EverturnError):
 class Gone(EverturnError): ...
 
 
+@dataclass
+class TooManyRequests(EverturnError):
+    limit: int
+    retry_after_s: float
+    reset_s: float
+    """Until as many requests as the limit could come at once again."""
+
+    def __str__(self) -> str:
+        return f"This key may make {self.limit} requests a minute; try again in {self.retry_after_s:.1f} s."
+
+
 class Conflict(EverturnError): ...
 
 
@@ -73,6 +86,9 @@ class HeadMoved(Conflict): ...
 
 
 class VersionConflict(Conflict): ...
+
+
+class EngineRetired(Conflict): ...
 
 
 class FenceLost(Conflict): ...

@@ -119,6 +119,8 @@ class TurnStarted:
     metadata: Mapping[str, str] = field(default_factory=dict)
     instructions: ItemId | None = None
     """The system message among `items` that the caller gave as instructions."""
+    revision: RevisionDigest | None = None
+    """The only one that may answer, where the client named one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -279,6 +279,7 @@ READERS: dict[tuple[str, int], Callable[[Json], Event]] = {
     (ResponseDeleted.name, 1): lambda d: ResponseDeleted(**d),
     (TurnStarted.name, 1): _turn_started,
     (TurnStarted.name, 2): _turn_started,
+    (TurnStarted.name, 3): _turn_started,
     (TurnPinned.name, 1): _turn_pinned,
     (TurnPinned.name, 2): _turn_pinned,
     (KvRefused.name, 1): _kv_refused,

@@ -75,6 +75,11 @@ def find_idempotent(conn: Connection, tenant: TenantId, key: str) -> IdempotentT
     )
 
 
+def request_hash_of(conn: Connection, tenant: TenantId, turn: TurnId) -> str | None:
+    query = select(turns.c.request_hash).where(turns.c.turn_id == turn, turns.c.tenant_id == tenant)
+    return conn.execute(query).scalar_one_or_none()
+
+
 def renew_lease(conn: Connection, *, turn: TurnId, owner: str, lease_s: float) -> bool:
     """False once the turn is closed or another's."""
     query = (
@@ -103,7 +108,7 @@ def forget_requests(conn: Connection, *, tenant: TenantId, conversation: Convers
 
 
 def orphaned(conn: Connection, limit: int) -> list[OpenTurn]:
-    """Open turns whose owner went silent, longest first; locked, so that no other sweeper sees them meanwhile."""
+    """Open turns whose owner went silent, longest first; not those that another transaction is busy with."""
     query = (
         select(turns.c.tenant_id, turns.c.conversation_id, turns.c.turn_id)
         .where(~turns.c.closed, expired(turns.c.lease_expires_at))
@@ -119,6 +124,17 @@ def orphaned(conn: Connection, limit: int) -> list[OpenTurn]:
         )
         for row in conn.execute(query)
     ]
+
+
+def is_orphan(conn: Connection, *, tenant: TenantId, turn: TurnId) -> bool:
+    """Locked, so that its owner cannot come back before the transaction ends."""
+    query = select(turns.c.turn_id).where(
+        turns.c.tenant_id == tenant,
+        turns.c.turn_id == turn,
+        ~turns.c.closed,
+        expired(turns.c.lease_expires_at),
+    )
+    return conn.execute(query.with_for_update()).one_or_none() is not None
 
 
 def _refusal(error: IntegrityError, turn: TurnId, conversation: ConversationId) -> EverturnError:

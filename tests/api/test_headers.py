@@ -1,0 +1,164 @@
+"""What stands beside the bodies: repeats, retries, what is ours, and what browsers are not told."""
+
+from concurrent.futures import ThreadPoolExecutor
+
+import httpx
+import pytest
+
+from tests.api.stack import Stack, eventually, sse
+
+REPEATED = {"x-stainless-retry-count": "1"}
+
+
+def test_a_repeat_without_a_key_is_the_open_turn_and_then_the_last_one(stack: Stack) -> None:
+    engine = stack.start_engine("a", alias=True)
+    engine.faults.hold_after = 2
+    conversation = stack.conversation()
+    with ThreadPoolExecutor(2) as pool:
+        first = pool.submit(stack.ask, "hello", conversation=conversation)
+        eventually(lambda: engine.faults.hold_after is None)
+        again = pool.submit(stack.ask, "hello", conversation=conversation, headers=REPEATED)
+        eventually(lambda: len(stack.state(conversation).turns) == 1)
+        engine.faults.release.set()
+        assert first.result() == again.result()
+    assert stack.ask("hello", conversation=conversation, headers=REPEATED) == first.result()
+    assert len(engine.prompts) == 1
+
+
+def test_a_repeat_by_the_previous_response_is_found_although_the_head_has_moved(stack: Stack) -> None:
+    stack.start_engine("a", alias=True)
+    before = stack.ask("one")
+    first = stack.ask("two", previous_response_id=before["id"])
+    assert stack.ask("two", previous_response_id=before["id"], headers=REPEATED) == first
+
+
+@pytest.mark.parametrize("count", ["0", None])
+def test_a_first_sending_of_the_same_words_is_another_turn(shared_stack: Stack, count: str | None) -> None:
+    conversation = shared_stack.conversation()
+    first = shared_stack.ask("hello", conversation=conversation)
+    headers = {} if count is None else {"x-stainless-retry-count": count}
+    assert shared_stack.ask("hello", conversation=conversation, headers=headers)["id"] != first["id"]
+
+
+def test_a_repeat_of_anything_but_the_last_turn_is_another_turn(shared_stack: Stack) -> None:
+    conversation = shared_stack.conversation()
+    first = shared_stack.ask("one", conversation=conversation)
+    shared_stack.ask("two", conversation=conversation)
+    assert shared_stack.ask("one", conversation=conversation, headers=REPEATED)["id"] != first["id"]
+
+
+def test_a_repeat_that_opens_a_conversation_opens_another(shared_stack: Stack) -> None:
+    """Equal first words of two people are no sign that one of them repeats the other."""
+    first = shared_stack.ask("hello")
+    assert shared_stack.ask("hello", headers=REPEATED)["id"] != first["id"]
+
+
+def test_a_lost_answer_is_fetched_by_the_official_clients_own_retry(stack: Stack) -> None:
+    engine = stack.start_engine("a", alias=True)
+    conversation = stack.conversation()
+
+    class Cut(httpx.HTTPTransport):
+        lost = 0
+
+        def handle_request(self, request: httpx.Request) -> httpx.Response:
+            response = super().handle_request(request)
+            if self.lost == 0:
+                self.lost = 1
+                response.read()
+                response.close()
+                raise httpx.ReadError("the answer is lost on the way")
+            return response
+
+    with httpx.Client(transport=Cut()) as http:
+        client = stack.openai.with_options(max_retries=2, http_client=http)
+        answer = client.responses.create(model="production", input="hello", conversation=conversation)
+    assert answer.status == "completed"
+    assert len(engine.prompts) == len(stack.state(conversation).turns) == 1
+
+
+def test_what_could_not_be_taken_may_be_sent_again_and_says_when(stack: Stack) -> None:
+    stack.retire(stack.start_engine("a", alias=True))
+    answer = stack.http.post("/v1/responses/input_tokens", json={"input": "hello"})
+    assert answer.status_code == 503
+    assert answer.headers["retry-after"] == "1"
+    assert answer.headers["x-should-retry"] == "true"
+
+
+def test_every_answer_has_a_number_of_its_own(shared_stack: Stack) -> None:
+    answers = [shared_stack.http.get(path) for path in ("/v1/models", "/v1/nothing", "/v1/responses/none")]
+    numbers = {a.headers["x-request-id"] for a in answers}
+    assert len(numbers) == 3
+    assert all(n.startswith("req_") for n in numbers)
+
+
+def test_what_is_ours_is_in_the_headers_too(shared_stack: Stack) -> None:
+    answer = shared_stack.post(input="hello")
+    response = answer.json()
+    assert answer.headers["x-everturn-response"] == response["id"]
+    assert answer.headers["x-everturn-conversation"] == response["conversation"]["id"]
+    assert answer.headers["x-everturn-revision"] == response["revision"]
+    assert answer.headers["x-everturn-plan"] == response["kv"]["plan"]
+    assert answer.headers["x-everturn-kv-source"] == response["kv"]["source"]
+
+
+def test_a_stream_says_its_revision_before_its_first_event(shared_stack: Stack) -> None:
+    with shared_stack.http.stream("POST", "/v1/responses", json={"input": "hello", "stream": True}) as answer:
+        events = list(sse(answer))
+    response = events[-1]["response"]
+    assert answer.headers["x-everturn-revision"] == response["revision"]
+    assert answer.headers["x-everturn-response"] == response["id"]
+    assert answer.headers["x-everturn-conversation"] == response["conversation"]["id"]
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        {"on_upgrade": "stay"},
+        {"headers": {"x-everturn-on-upgrade": "stay"}},
+        {"metadata": {"everturn.on_upgrade": "stay"}},
+    ],
+    ids=["body", "header", "metadata"],
+)
+def test_the_policy_of_a_turn_can_be_given_in_three_places(stack: Stack, asked: dict[str, object]) -> None:
+    old = stack.start_engine("a", alias=True)
+    conversation = stack.conversation()
+    stack.ask("one", conversation=conversation)
+    stack.move_alias(stack.start_engine("b"))
+    assert stack.ask("two", conversation=conversation, **asked)["revision"] == old.revision
+
+
+@pytest.mark.parametrize("place", ["body", "header", "metadata"])
+def test_a_named_revision_answers_whatever_the_alias_says(stack: Stack, place: str) -> None:
+    stack.start_engine("a", alias=True)
+    other = stack.start_engine("b")
+    asked = {
+        "body": {"revision": other.revision},
+        "header": {"headers": {"x-everturn-revision": other.revision}},
+        "metadata": {"metadata": {"everturn.revision": other.revision}},
+    }[place]
+    conversation = stack.conversation(on_upgrade="stay")
+    stack.ask("one", conversation=conversation)
+    assert stack.ask("two", conversation=conversation, **asked)["revision"] == other.revision
+
+
+@pytest.mark.parametrize(
+    ("asked", "param"),
+    [
+        ({"revision": "v13"}, "revision"),
+        ({"revision": "rev_" + "0" * 64}, "revision"),
+        ({"metadata": {"everturn.on_upgrade": "never"}}, "on_upgrade"),
+    ],
+)
+def test_a_revision_or_policy_that_is_none_is_refused_by_name(
+    shared_stack: Stack, asked: dict[str, object], param: str
+) -> None:
+    answer = shared_stack.post(input="hello", **asked)
+    assert (answer.status_code, answer.json()["error"]["param"]) == (400, param)
+
+
+def test_browsers_of_other_sites_are_told_nothing(shared_stack: Stack) -> None:
+    site = {"origin": "https://example.org", "access-control-request-method": "POST"}
+    asked = shared_stack.http.options("/v1/responses", headers=site)
+    read = shared_stack.http.get("/v1/models", headers=site)
+    assert asked.status_code == 405
+    assert not [h for a in (asked, read) for h in a.headers if h.startswith("access-control")]
