@@ -9,7 +9,7 @@ from enum import StrEnum
 from pathlib import Path
 
 from service.domain.artifact import RefusalReason
-from service.domain.evidence import Loaded
+from service.domain.evidence import Loaded, Published
 
 FILE = "counters"
 NUMBER = struct.Struct("<d")
@@ -69,6 +69,10 @@ class Counters:
         self.add(Count.HIT_TOKENS, loaded.tokens)
         self.add(Count.HIT_BYTES, loaded.bytes)
         self.add(Count.HIT_SECONDS, loaded.seconds)
+
+    def add_publication(self, published: Published) -> None:
+        self.add(Count.PUBLISHED)
+        self.add(Count.PUBLISHED_BYTES, published.bytes)
 
 
 def read_counters(run_dir: Path) -> dict[tuple[Count, str | None], float]:

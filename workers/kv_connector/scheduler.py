@@ -377,8 +377,7 @@ class SchedulerSide:
         tracked.saving = False
         if isinstance(outcome, Published):
             tracked.evidence = replace(tracked.evidence, published=outcome)
-            self._counters.add(Count.PUBLISHED)
-            self._counters.add(Count.PUBLISHED_BYTES, outcome.bytes)
+            self._counters.add_publication(outcome)
         else:
             self._not_published(tracked, outcome)
         self._report(tracked)
