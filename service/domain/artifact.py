@@ -45,7 +45,7 @@ class RefusalReason(StrEnum):
     INTERNAL_ERROR = "internal_error"
 
 
-NOT_THE_ARTIFACTS_FAULT = frozenset(
+MISFITS = frozenset(
     {
         RefusalReason.REVISION_MISMATCH,
         RefusalReason.REVISION_UNKNOWN,
@@ -54,7 +54,14 @@ NOT_THE_ARTIFACTS_FAULT = frozenset(
         RefusalReason.TOKEN_MISMATCH,
     }
 )
-"""Refusals after which another turn, on another engine, may still be offered the artifact."""
+"""A whole artifact, offered to the wrong reader."""
+
+NOT_THE_ARTIFACTS_FAULT = MISFITS | {
+    RefusalReason.STORE_UNREACHABLE,
+    RefusalReason.LAYOUT_UNSUPPORTED,
+    RefusalReason.INTERNAL_ERROR,
+}
+"""Refusals after which another turn may still be offered the artifact."""
 
 
 class MadeBy(StrEnum):
@@ -130,6 +137,7 @@ class Manifest:
                 "blocks": tuple(Block(**b) for b in document["blocks"]),
             }
         )
+        _require_types(manifest)
         if manifest.revision != claimed:
             msg = "its digest is not that of its descriptor"
             raise ValueError(msg)
@@ -137,6 +145,28 @@ class Manifest:
             msg = "its blocks do not cover its tokens"
             raise ValueError(msg)
         return manifest
+
+
+def _require_types(manifest: Manifest) -> None:
+    """JSON promises none. Raises: ValueError."""
+    names = (manifest.artifact, manifest.tenant, manifest.producer, manifest.attempt)
+    counts = (manifest.created_ms, manifest.expires_ms, manifest.token_count)
+    sizes = (manifest.block_size, *(block.size for block in manifest.blocks))
+    lengths = tuple(length for tensor in manifest.tensors for length in tensor.shape)
+    digests = tuple(text for block in manifest.blocks for text in (block.key, block.checksum))
+    words = tuple(text for tensor in manifest.tensors for text in (tensor.name, tensor.dtype))
+    if not all(type(text) is str for text in (*names, *words, *digests)):
+        msg = "a name in it is no text"
+        raise ValueError(msg)
+    if not all(type(number) is int and number >= 0 for number in (*counts, *lengths)):
+        msg = "a count in it is no number"
+        raise ValueError(msg)
+    if not all(type(size) is int and size > 0 for size in sizes):
+        msg = "a size in it is no number above 0"
+        raise ValueError(msg)
+    if not all(fullmatch(r"[0-9a-f]{64}", digest) for digest in digests):
+        msg = "a key or checksum in it is no SHA-256"
+        raise ValueError(msg)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,11 +6,12 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from re import fullmatch
 from typing import Any
 
 from service.domain.artifact import ArtifactId, BootId, parse_artifact_id
-from service.domain.errors import InvalidManifest
-from service.domain.revision import RevisionDigest
+from service.domain.errors import InvalidInput, InvalidManifest
+from service.domain.revision import RevisionDigest, parse_digest
 from workers.kv_connector.block_file import unsealed
 from workers.kv_connector.store import BlockStore
 
@@ -101,7 +102,7 @@ class Catalog:
             return known
         try:
             return self._from_document(found, json.loads(unsealed(found.path.read_bytes())))
-        except (OSError, InvalidManifest, ValueError, TypeError, KeyError, RecursionError):
+        except (OSError, InvalidManifest, InvalidInput, ValueError, TypeError, KeyError, RecursionError):
             return None
 
     def _from_document(self, found: FoundFile, document: dict[str, Any]) -> Listed:
@@ -110,7 +111,7 @@ class Catalog:
         if not isinstance(artifact, str) or found.path.name != f"{artifact}.json":
             msg = "it lies under another name"
             raise ValueError(msg)
-        tenant, revision = str(document["tenant"]), RevisionDigest(str(document["revision"]))
+        tenant, revision = str(document["tenant"]), parse_digest(document["revision"])
         return Listed(
             path=found.path,
             artifact=artifact,
@@ -125,13 +126,21 @@ class Catalog:
             tokens=int(document["token_count"]),
             blocks=tuple(
                 ListedBlock(
-                    path=self._store.block_path(tenant, revision, str(block["key"])),
+                    path=self._store.block_path(tenant, revision, _key(block["key"])),
                     checksum=str(block["checksum"]),
                     size=int(block["size"]),
                 )
                 for block in document["blocks"]
             ),
         )
+
+
+def _key(text: object) -> str:
+    """No name that could lead out of the store."""
+    if isinstance(text, str) and fullmatch(r"[0-9a-f]{64}", text):
+        return text
+    msg = "a key of it is no SHA-256"
+    raise ValueError(msg)
 
 
 def distinct_bytes(artifacts: Iterable[Listed]) -> int:
