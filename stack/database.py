@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from sqlalchemy import URL, Connection
+from sqlalchemy.exc import OperationalError, ProgrammingError
 
 from service.store.connection import make_engine
 from stack import cluster
@@ -33,7 +34,7 @@ def connected(given: argparse.Namespace, *, snapshot: bool = False) -> Iterator[
     """One transaction under the service's role; with `snapshot`, read-only and as of one moment.
 
     Raises:
-        StackError: none is given, and no stack runs here.
+        StackError: none is given and no stack runs here, or it does not answer as it should.
     """
     url = given.database_url or local_url(given.data / "postgres")
     engine = make_engine(url, application_name="everturn-cli", pool_size=1)
@@ -43,8 +44,18 @@ def connected(given: argparse.Namespace, *, snapshot: bool = False) -> Iterator[
             conn.execution_options(isolation_level=isolation, postgresql_readonly=snapshot)
             with conn.begin():
                 yield conn
+    except OperationalError as error:
+        raise StackError(f"the database does not answer: {one_line(error.orig)}") from error
+    except ProgrammingError as error:
+        raise StackError(
+            f"the database is not as this version needs it: {one_line(error.orig)}; start the service once, it migrates"
+        ) from error
     finally:
         engine.dispose()
+
+
+def one_line(error: BaseException | None) -> str:
+    return str(error).strip().partition("\n")[0]
 
 
 def local_url(directory: Path) -> str:

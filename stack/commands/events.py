@@ -21,9 +21,7 @@ def add(commands: Commands) -> None:
     actions = events.add_subparsers(dest="action", required=True, metavar="ACTION")
     export = actions.add_parser("export", help="as JSON lines", description=__doc__)
     database.add_argument(export)
-    export.add_argument(
-        "--after", type=Cursor.parse, default=Cursor(), help="the 'cursor' of the last event had"
-    )
+    export.add_argument("--after", metavar="CURSOR", help="of the last event that you have")
     export.add_argument("--content", action="store_true", help="with the words and token ids")
     export.add_argument("--out", type=Path, metavar="FILE", help="default: standard output")
     export.set_defaults(run=_export)
@@ -31,7 +29,7 @@ def add(commands: Commands) -> None:
 
 def _export(given: argparse.Namespace) -> int:
     """Each page is a query of its own: an export of any length holds no snapshot."""
-    cursor: Cursor = given.after
+    cursor = Cursor.parse(given.after) if given.after else Cursor()
     count = 0
     with _opened(given.out) as out:
         while True:

@@ -5,7 +5,7 @@ from tests.api.stack import TENANT, Stack
 
 def erase(stack: Stack, conversation: str, **query: str) -> int:
     path = f"/admin/conversations/{conversation}/content"
-    return stack.admin.delete(path, params={"tenant": TENANT} | query).status_code
+    return stack.admin.delete(path, params={"tenant": TENANT, **query}).status_code
 
 
 def test_an_erased_conversation_is_gone_for_its_clients(stack: Stack) -> None:

@@ -9,7 +9,7 @@ from sqlalchemy import Connection, text
 from service import conversation_flow, turn_flow
 from service.domain.conversation import Conversation
 from service.domain.errors import FenceLost, Gone, NotFound
-from service.domain.events import ConversationId, TenantId, TurnFailed
+from service.domain.events import ConversationId, Role, TenantId, TurnFailed
 from service.erasure_flow import Erasure, erase_conversation
 from service.store import artifacts, event_store, turns
 from service.store.end_users import conversations_of
@@ -50,7 +50,7 @@ def everything_stored(conn: Connection) -> str:
 
 def test_nothing_that_was_said_stays_in_any_table(conn: Connection) -> None:
     running = answered(conn)
-    said = (conversation_flow.NewMessage(role=conversation_flow.Role.USER, text=SECRET),)
+    said = (conversation_flow.NewMessage(role=Role.USER, text=SECRET),)
     turn_flow.fail_turn(
         conn,
         tenant=ACME,

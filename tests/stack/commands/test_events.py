@@ -1,0 +1,153 @@
+"""`everturn events`, `erase` and what `everturn audit` does to the log, as an operator sees them."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from sqlalchemy import Engine, text
+
+from service.domain.errors import InvalidInput
+from service.domain.events import ConversationCreated
+from service.store import artifacts
+from service.store.checkpoint import check_signature
+from service.store.connection import make_engine
+from service.store.signing import load_or_make_key, load_public_key
+from stack.cli import main
+from stack.integrity import sign_checkpoint, verify_log
+from tests.store.histories import ACME, CHAT, NOW, append, published, said, store
+from tests.workers.kv_connector.stored import conversation, paths, put
+from workers.kv_connector.store import BlockStore
+
+Everturn = Callable[..., int]
+
+
+@pytest.fixture
+def everturn(database: str, tmp_path: Path) -> Everturn:
+    return lambda *arguments: main(["--data", str(tmp_path), *arguments, "--database-url", database])
+
+
+@pytest.fixture
+def said_something(database: str) -> None:
+    engine = make_engine(database, application_name="tests")
+    store(engine, ConversationCreated(alias="a", metadata={"user": "u-17"}), said("hi \x00 \ud800"))
+    store(engine, ConversationCreated(alias="a"), said("kept"), stream="conv_2")
+    engine.dispose()
+
+
+@pytest.mark.usefixtures("said_something")
+def test_an_export_holds_each_event_once_and_goes_on_later(
+    everturn: Everturn, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    out = tmp_path / "log.jsonl"
+    assert everturn("events", "export", "--content", "--out", str(out)) == 0
+    lines = [json.loads(line) for line in out.read_text().splitlines()]
+    assert [(line["stream"], line["version"]) for line in lines] == [
+        ("conv_1", 1),
+        ("conv_1", 2),
+        ("conv_2", 1),
+        ("conv_2", 2),
+    ]
+    assert lines[1]["content"] == "hi \x00 \ud800"
+    assert f"4 events; go on later with --after {lines[-1]['cursor']}" in capsys.readouterr().err
+    assert everturn("events", "export", "--after", lines[1]["cursor"]) == 0
+    rest = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [line["cursor"] for line in rest] == [lines[2]["cursor"], lines[3]["cursor"]]
+    assert "content" not in rest[1]
+
+
+@pytest.mark.usefixtures("said_something")
+def test_an_export_overwrites_nothing_and_refuses_what_is_no_cursor(
+    everturn: Everturn, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    (out := tmp_path / "log.jsonl").touch()
+    assert everturn("events", "export", "--out", str(out)) == 1
+    assert f"everturn: {out} exists" in capsys.readouterr().err
+    assert everturn("events", "export", "--after", "x") == 1
+    assert "'after' is no cursor: 'x'" in capsys.readouterr().err
+
+
+@pytest.mark.usefixtures("said_something")
+def test_erasing_a_conversation_takes_its_words_and_its_kv_but_not_shared_blocks(
+    everturn: Everturn, engine: Engine, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    kv = BlockStore(tmp_path / "kv")
+    own = put(kv, "kv_own00000", conversation(1, shared=2))
+    other = put(kv, "kv_other000", conversation(2, shared=2))
+    with engine.begin() as conn:
+        listed = published("kv_own00000", expires_ms=4_000_000_000_000)
+        artifacts.record(conn, tenant=ACME, conversation=CHAT, published=listed, now=NOW)
+    assert everturn("erase", "conversation", CHAT, "--tenant", ACME) == 0
+    told = capsys.readouterr().out
+    assert "conv_1 is erased: 2 events lost what was said" in told
+    assert "1 manifests and" in told
+    assert "2 blocks stay" in told
+    assert "backups" in told
+    assert not kv.manifest_path(own.tenant, own.artifact).exists()
+    assert all(path.exists() for path in paths(kv, other))
+    assert [path.exists() for path in paths(kv, own)][:2] == [True, True]
+    assert not any(path.exists() for path in paths(kv, own)[2:])
+    assert everturn("erase", "conversation", CHAT, "--tenant", ACME) == 0
+    assert "was erased before" in capsys.readouterr().out
+
+
+@pytest.mark.usefixtures("said_something")
+def test_a_person_is_erased_by_their_metadata_and_first_only_shown(
+    everturn: Everturn, engine: Engine, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert everturn("erase", "end-user", "user=u-17", "--tenant", ACME, "--dry-run") == 0
+    assert capsys.readouterr().out == "conv_1\n"
+    assert everturn("erase", "end-user", "user=u-17", "--tenant", ACME) == 0
+    with engine.connect() as conn:
+        kept = conn.execute(text("SELECT DISTINCT stream FROM event_contents")).scalars().all()
+    assert kept == ["conv_2"]
+    assert everturn("erase", "end-user", "user=u-17", "--tenant", ACME) == 1
+    assert "No conversation of tenant acme has 'user' as 'u-17'" in capsys.readouterr().err
+
+
+def test_without_a_database_the_way_out_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--data", str(tmp_path), "erase", "conversation", "c", "--tenant", "t"]) == 1
+    assert "start one with `make up`, or give --database-url" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("port", "said"),
+    [("1", "the database does not answer: "), ("", "the database is not as this version needs it")],
+)
+def test_a_database_that_cannot_serve_is_told_in_one_line(
+    empty_database: str, capsys: pytest.CaptureFixture[str], port: str, said: str
+) -> None:
+    url = f"postgresql://u:p@127.0.0.1:{port}/x" if port else empty_database
+    assert main(["events", "export", "--database-url", url]) == 1
+    printed = capsys.readouterr().err
+    assert said in printed
+    assert printed.count("\n") == 1
+
+
+@pytest.mark.usefixtures("said_something")
+def test_a_log_is_verified_against_a_checkpoint_signed_earlier(
+    engine: Engine, owner_engine: Engine, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    key, kept = tmp_path / "checkpoint.key", tmp_path / "c.jsonl"
+    public = tmp_path / "checkpoint.key.pub"
+    with engine.connect() as conn:
+        assert sign_checkpoint(conn, out=kept, key=key) == 0
+    assert check_signature(kept, load_public_key(public)) == 2
+    with engine.begin() as conn:
+        append(conn, said("more", "msg_2"), after=2)
+    with engine.connect() as conn:
+        assert verify_log(conn, against=kept, public_key=public) == 0
+        assert verify_log(conn, against=None, public_key=public) == 0
+    assert "5 events in 2 streams, 0 of them erased: no broken chains" in capsys.readouterr().out
+    with owner_engine.begin() as conn:
+        conn.execute(text("ALTER TABLE events DISABLE TRIGGER ALL"))
+        conn.execute(text("DELETE FROM events WHERE stream = 'conv_2' AND stream_version = 2"))
+        conn.execute(text("UPDATE events SET type = 'a.b' WHERE stream = 'conv_1' AND stream_version = 2"))
+    with engine.connect() as conn:
+        assert verify_log(conn, against=kept, public_key=public) == 1
+    told = capsys.readouterr().out
+    assert "BROKEN acme conv_1 version 2 (position 2): it is not what its chain was made of" in told
+    assert "BROKEN acme conv_2 version 2 (no row): it was there at the checkpoint" in told
+    load_or_make_key(tmp_path / "other.key")
+    with engine.connect() as conn, pytest.raises(InvalidInput, match="not signed with this key"):
+        verify_log(conn, against=kept, public_key=tmp_path / "other.key.pub")

@@ -1,0 +1,61 @@
+"""Histories of earlier releases, each version of each event in its place, fold as they did when they were made."""
+
+import json
+from pathlib import Path
+
+from service.domain.conversation import fold
+from service.domain.events import ConversationEvent, ConversationId, TenantId
+from service.domain.turn import TurnState
+from service.store.codec import READERS, EventRow, decode
+
+FOLDER = Path(__file__).with_name("golden_histories")
+TENANT, CHAT = TenantId("acme"), ConversationId("conv_01")
+
+
+def history(name: str) -> list[EventRow]:
+    return [
+        EventRow(
+            **row
+            | {
+                part: None if row[part] is None else bytes.fromhex(row[part])
+                for part in ("content", "tokens")
+            }
+        )
+        for row in map(json.loads, (FOLDER / name).read_text().splitlines())
+    ]
+
+
+def events(name: str, *, erased: bool = False) -> list[ConversationEvent]:
+    found = [decode(row, erased=erased) for row in history(name)]
+    assert all(isinstance(event, ConversationEvent) for event in found)
+    return [event for event in found if isinstance(event, ConversationEvent)]
+
+
+def test_a_history_of_the_first_schemas_folds_to_its_window() -> None:
+    state = fold(TENANT, CHAT, events("first_schemas.jsonl"))
+    assert state.version == 12
+    assert [item.text for item in state.items] == ["Ol\u00e1 \x00 \ud800", "Paris.", "and?", "Lyon."]
+    assert [item.text for item in state.withdrawn] == ["lost"]
+    assert state.window == (1, 2, 3, 4, 5, 6)
+    assert state.metadata == {"topic": "old"}
+    assert [turn.state for turn in state.turns.values()] == [
+        TurnState.COMPLETED,
+        TurnState.FAILED,
+        TurnState.COMPLETED,
+    ]
+
+
+def test_an_erased_history_folds_to_what_happened_without_the_words() -> None:
+    rows = [*events("erased.jsonl", erased=True)]
+    state = fold(TENANT, CHAT, rows)
+    assert state.erased is not None
+    assert (state.items, state.window, state.last) == ((), (), None)
+    assert len(state.turns) == 1
+
+
+def test_every_version_of_every_event_of_a_conversation_stands_in_some_golden_file() -> None:
+    rows = {(row.type, row.schema_number) for path in FOLDER.glob("*.jsonl") for row in history(path.name)}
+    alone = {tuple(path.stem.rsplit("_v", 1)) for path in Path(__file__).with_name("golden").glob("*.json")}
+    known = {(name, str(number)) for name, number in READERS}
+    assert known <= alone
+    assert rows <= set(READERS)
