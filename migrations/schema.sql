@@ -90,6 +90,8 @@ CREATE TABLE public.event_contents (
     CONSTRAINT ck_event_contents_tokens CHECK (((octet_length(tokens) % 4) = 0))
 );
 
+ALTER TABLE ONLY public.event_contents FORCE ROW LEVEL SECURITY;
+
 
 ALTER TABLE public.event_contents OWNER TO everturn_owner;
 
@@ -118,6 +120,8 @@ CREATE TABLE public.events (
     CONSTRAINT ck_events_stream_version CHECK ((stream_version > 0)),
     CONSTRAINT ck_events_type CHECK ((type ~ '^[a-z_]+[.][a-z_]+$'::text))
 );
+
+ALTER TABLE ONLY public.events FORCE ROW LEVEL SECURITY;
 
 
 ALTER TABLE public.events OWNER TO everturn_owner;
@@ -210,6 +214,84 @@ CREATE AGGREGATE audit.chained(previous bytea, digest bytea) (
 
 
 ALTER AGGREGATE audit.chained(previous bytea, digest bytea) OWNER TO everturn_owner;
+
+--
+-- Name: alias_history; Type: VIEW; Schema: audit; Owner: everturn_owner
+--
+
+CREATE VIEW audit.alias_history AS
+ SELECT "position",
+    (payload ->> 'alias'::text) AS alias,
+    (payload ->> 'previous'::text) AS previous_revision,
+    (payload ->> 'revision'::text) AS revision,
+    (payload ->> 'by'::text) AS moved_by,
+    occurred_at AS moved_at,
+    lead(occurred_at) OVER (PARTITION BY stream ORDER BY stream_version) AS moved_until
+   FROM public.events
+  WHERE ((tenant_id = 'fleet'::text) AND (type = 'alias.moved'::text));
+
+
+ALTER VIEW audit.alias_history OWNER TO everturn_owner;
+
+--
+-- Name: artifacts; Type: VIEW; Schema: audit; Owner: everturn_owner
+--
+
+CREATE VIEW audit.artifacts AS
+ SELECT events."position",
+    events.tenant_id,
+    events.stream AS conversation_id,
+    (events.payload ->> 'published'::text) AS artifact_id,
+    (events.payload ->> 'turn'::text) AS turn_id,
+    'turn'::text AS made_by,
+    (events.payload ->> 'engine'::text) AS producer,
+    (events.payload ->> 'engine_revision'::text) AS revision,
+    events.occurred_at AS made_at
+   FROM public.events
+  WHERE ((events.type = 'turn.completed'::text) AND ((events.payload ->> 'published'::text) IS NOT NULL))
+UNION ALL
+ SELECT events."position",
+    events.tenant_id,
+    events.stream AS conversation_id,
+    (events.payload ->> 'artifact'::text) AS artifact_id,
+    (events.payload ->> 'turn'::text) AS turn_id,
+    'rebuild'::text AS made_by,
+    (events.payload ->> 'producer'::text) AS producer,
+    (events.payload ->> 'revision'::text) AS revision,
+    events.occurred_at AS made_at
+   FROM public.events
+  WHERE (events.type = 'kv.rebuilt'::text);
+
+
+ALTER VIEW audit.artifacts OWNER TO everturn_owner;
+
+--
+-- Name: attempts; Type: VIEW; Schema: audit; Owner: everturn_owner
+--
+
+CREATE VIEW audit.attempts AS
+ SELECT pinned."position",
+    pinned.tenant_id,
+    pinned.stream AS conversation_id,
+    (pinned.payload ->> 'turn'::text) AS turn_id,
+    ((pinned.payload ->> 'attempt'::text))::bigint AS attempt,
+    (pinned.payload ->> 'revision'::text) AS revision,
+    (pinned.payload ->> 'engine'::text) AS engine,
+        CASE
+            WHEN (completed."position" IS NOT NULL) THEN 'completed'::text
+            WHEN (failed."position" IS NOT NULL) THEN 'failed'::text
+            ELSE 'running'::text
+        END AS outcome,
+    (failed.payload ->> 'reason'::text) AS failure,
+    pinned.occurred_at AS pinned_at,
+    COALESCE(completed.occurred_at, failed.occurred_at) AS ended_at
+   FROM ((public.events pinned
+     LEFT JOIN public.events completed ON (((completed.type = 'turn.completed'::text) AND (completed.tenant_id = pinned.tenant_id) AND ((completed.payload ->> 'turn'::text) = (pinned.payload ->> 'turn'::text)) AND ((completed.payload ->> 'attempt'::text) = (pinned.payload ->> 'attempt'::text)))))
+     LEFT JOIN public.events failed ON (((failed.type = 'attempt.failed'::text) AND (failed.tenant_id = pinned.tenant_id) AND ((failed.payload ->> 'turn'::text) = (pinned.payload ->> 'turn'::text)) AND ((failed.payload ->> 'attempt'::text) = (pinned.payload ->> 'attempt'::text)))))
+  WHERE (pinned.type = 'turn.pinned'::text);
+
+
+ALTER VIEW audit.attempts OWNER TO everturn_owner;
 
 --
 -- Name: chain_breaks; Type: VIEW; Schema: audit; Owner: everturn_owner
@@ -394,6 +476,228 @@ CREATE VIEW audit.cross_revision_hits AS
 ALTER VIEW audit.cross_revision_hits OWNER TO everturn_owner;
 
 --
+-- Name: decisions; Type: VIEW; Schema: audit; Owner: everturn_owner
+--
+
+CREATE VIEW audit.decisions AS
+ SELECT pinned."position",
+    pinned.tenant_id,
+    pinned.stream AS conversation_id,
+    (pinned.payload ->> 'turn'::text) AS turn_id,
+    ((pinned.payload ->> 'attempt'::text))::bigint AS attempt,
+    pinned.occurred_at AS decided_at,
+    (pinned.payload ->> 'plan'::text) AS plan,
+    (pinned.payload ->> 'reason'::text) AS reason,
+    (pinned.payload ->> 'revision'::text) AS revision,
+    (pinned.payload ->> 'engine'::text) AS engine,
+    (pinned.payload ->> 'offer'::text) AS offered_artifact,
+    ((pinned.payload ->> 'carry_tokens'::text))::boolean AS carried_tokens,
+    (started.payload ->> 'on_upgrade'::text) AS policy,
+        CASE (started.payload ->> 'policy_level'::text)
+            WHEN 'turn'::text THEN 'the request of this turn'::text
+            WHEN 'conversation'::text THEN ('conversation '::text || pinned.stream)
+            WHEN 'alias'::text THEN ('alias '::text || (started.payload ->> 'alias'::text))
+            WHEN 'tenant'::text THEN ('tenant '::text || pinned.tenant_id)
+            ELSE 'nobody: the default'::text
+        END AS policy_set_by,
+    (started.payload ->> 'alias'::text) AS alias,
+    (moved.payload ->> 'revision'::text) AS alias_revision,
+    (moved.payload ->> 'by'::text) AS alias_moved_by,
+    moved.occurred_at AS alias_moved_at
+   FROM ((public.events pinned
+     LEFT JOIN public.events started ON (((started.type = 'turn.started'::text) AND (started.tenant_id = pinned.tenant_id) AND ((started.payload ->> 'turn'::text) = (pinned.payload ->> 'turn'::text)))))
+     LEFT JOIN LATERAL ( SELECT move.payload,
+            move.occurred_at
+           FROM public.events move
+          WHERE ((move.tenant_id = 'fleet'::text) AND (move.stream = ('alias/'::text || (started.payload ->> 'alias'::text))) AND (move.type = 'alias.moved'::text) AND (move.occurred_at <= pinned.occurred_at))
+          ORDER BY move.stream_version DESC
+         LIMIT 1) moved ON (true))
+  WHERE (pinned.type = 'turn.pinned'::text);
+
+
+ALTER VIEW audit.decisions OWNER TO everturn_owner;
+
+--
+-- Name: engines; Type: VIEW; Schema: audit; Owner: everturn_owner
+--
+
+CREATE VIEW audit.engines AS
+ SELECT "position",
+    (payload ->> 'boot'::text) AS engine,
+    (payload ->> 'revision'::text) AS revision,
+    (payload ->> 'role'::text) AS role,
+    (payload ->> 'address'::text) AS address,
+    occurred_at AS registered_at
+   FROM public.events
+  WHERE ((tenant_id = 'fleet'::text) AND (type = 'engine.registered'::text));
+
+
+ALTER VIEW audit.engines OWNER TO everturn_owner;
+
+--
+-- Name: erasures; Type: VIEW; Schema: audit; Owner: everturn_owner
+--
+
+CREATE VIEW audit.erasures AS
+ SELECT "position",
+    tenant_id,
+    stream AS conversation_id,
+    (payload ->> 'by'::text) AS erased_by,
+    (payload ->> 'reason'::text) AS reason,
+    occurred_at AS erased_at,
+    ( SELECT count(*) AS count
+           FROM public.event_contents kept
+          WHERE ((kept.tenant_id = tombstone.tenant_id) AND (kept.stream = tombstone.stream))) AS contents_left
+   FROM public.events tombstone
+  WHERE (type = 'conversation.erased'::text);
+
+
+ALTER VIEW audit.erasures OWNER TO everturn_owner;
+
+--
+-- Name: api_keys; Type: TABLE; Schema: public; Owner: everturn_owner
+--
+
+CREATE TABLE public.api_keys (
+    key_id text NOT NULL,
+    tenant_id text,
+    scope text NOT NULL,
+    secret_sha256 bytea NOT NULL,
+    created_at timestamp with time zone NOT NULL,
+    label text,
+    created_by text,
+    replaces text,
+    revoked_at timestamp with time zone,
+    revoked_by text,
+    CONSTRAINT ck_api_keys_revoked CHECK (((revoked_at IS NULL) = (revoked_by IS NULL))),
+    CONSTRAINT ck_api_keys_scope CHECK ((scope = ANY (ARRAY['tenant'::text, 'operator'::text, 'auditor'::text]))),
+    CONSTRAINT ck_api_keys_secret_sha256 CHECK ((octet_length(secret_sha256) = 32)),
+    CONSTRAINT ck_api_keys_tenant CHECK (((scope = 'tenant'::text) = (tenant_id IS NOT NULL)))
+);
+
+ALTER TABLE ONLY public.api_keys FORCE ROW LEVEL SECURITY;
+
+
+ALTER TABLE public.api_keys OWNER TO everturn_owner;
+
+--
+-- Name: keys; Type: VIEW; Schema: audit; Owner: everturn_owner
+--
+
+CREATE VIEW audit.keys AS
+ SELECT key_id,
+    tenant_id,
+    scope,
+    label,
+    created_at,
+    created_by,
+    replaces,
+    revoked_at,
+    revoked_by
+   FROM public.api_keys;
+
+
+ALTER VIEW audit.keys OWNER TO everturn_owner;
+
+--
+-- Name: rebuilds; Type: TABLE; Schema: public; Owner: everturn_owner
+--
+
+CREATE TABLE public.rebuilds (
+    rebuild_id text NOT NULL,
+    tenant_id text NOT NULL,
+    conversation_id text NOT NULL,
+    turn_id text NOT NULL,
+    attempt bigint NOT NULL,
+    revision text NOT NULL,
+    offer text,
+    queue text NOT NULL,
+    state text DEFAULT 'queued'::text NOT NULL,
+    fence bigint DEFAULT 0 NOT NULL,
+    owner text,
+    lease_expires_at timestamp with time zone,
+    tokens_total bigint NOT NULL,
+    tokens_done bigint DEFAULT 0 NOT NULL,
+    engine_boot text,
+    artifact_id text,
+    reason text,
+    refusal jsonb,
+    created_at timestamp with time zone DEFAULT clock_timestamp() NOT NULL,
+    started_at timestamp with time zone,
+    finished_at timestamp with time zone,
+    CONSTRAINT ck_rebuilds_done CHECK (((state <> 'done'::text) OR ((artifact_id IS NOT NULL) AND (engine_boot IS NOT NULL)))),
+    CONSTRAINT ck_rebuilds_failed CHECK (((state <> 'failed'::text) OR (reason IS NOT NULL))),
+    CONSTRAINT ck_rebuilds_fence CHECK (((attempt > 0) AND (fence >= 0))),
+    CONSTRAINT ck_rebuilds_finished CHECK (((state = ANY (ARRAY['queued'::text, 'running'::text])) = (finished_at IS NULL))),
+    CONSTRAINT ck_rebuilds_queue CHECK ((queue = ANY (ARRAY['interactive'::text, 'background'::text]))),
+    CONSTRAINT ck_rebuilds_revision CHECK ((revision ~ '^rev_[0-9a-f]{64}$'::text)),
+    CONSTRAINT ck_rebuilds_running CHECK (((state <> 'running'::text) OR ((fence > 0) AND (owner IS NOT NULL) AND (lease_expires_at IS NOT NULL)))),
+    CONSTRAINT ck_rebuilds_state CHECK ((state = ANY (ARRAY['queued'::text, 'running'::text, 'done'::text, 'failed'::text, 'superseded'::text]))),
+    CONSTRAINT ck_rebuilds_tokens CHECK (((tokens_total >= 0) AND (tokens_done >= 0)))
+);
+
+ALTER TABLE ONLY public.rebuilds FORCE ROW LEVEL SECURITY;
+
+
+ALTER TABLE public.rebuilds OWNER TO everturn_owner;
+
+--
+-- Name: rebuild_cost; Type: VIEW; Schema: audit; Owner: everturn_owner
+--
+
+CREATE VIEW audit.rebuild_cost AS
+ SELECT rebuilt."position",
+    rebuilt.tenant_id,
+    rebuilt.stream AS conversation_id,
+    (rebuilt.payload ->> 'turn'::text) AS turn_id,
+    ((rebuilt.payload ->> 'attempt'::text))::bigint AS attempt,
+    (rebuilt.payload ->> 'rebuild'::text) AS rebuild_id,
+    (rebuilt.payload ->> 'artifact'::text) AS artifact_id,
+    (rebuilt.payload ->> 'revision'::text) AS revision,
+    (rebuilt.payload ->> 'producer'::text) AS engine,
+    ((rebuilt.payload ->> 'tokens'::text))::bigint AS tokens,
+    pinned.occurred_at AS decided_at,
+    rebuilt.occurred_at AS rebuilt_at,
+    EXTRACT(epoch FROM (rebuilt.occurred_at - pinned.occurred_at)) AS turn_waited_seconds,
+    job.fence,
+    EXTRACT(epoch FROM (job.finished_at - job.started_at)) AS ran_seconds
+   FROM ((public.events rebuilt
+     LEFT JOIN public.events pinned ON (((pinned.type = 'turn.pinned'::text) AND (pinned.tenant_id = rebuilt.tenant_id) AND ((pinned.payload ->> 'turn'::text) = (rebuilt.payload ->> 'turn'::text)) AND ((pinned.payload ->> 'attempt'::text) = (rebuilt.payload ->> 'attempt'::text)))))
+     LEFT JOIN public.rebuilds job ON (((job.rebuild_id = (rebuilt.payload ->> 'rebuild'::text)) AND (job.tenant_id = rebuilt.tenant_id))))
+  WHERE (rebuilt.type = 'kv.rebuilt'::text);
+
+
+ALTER VIEW audit.rebuild_cost OWNER TO everturn_owner;
+
+--
+-- Name: rebuild_jobs; Type: VIEW; Schema: audit; Owner: everturn_owner
+--
+
+CREATE VIEW audit.rebuild_jobs AS
+ SELECT rebuild_id,
+    tenant_id,
+    conversation_id,
+    turn_id,
+    attempt,
+    revision,
+    queue,
+    state,
+    fence,
+    owner,
+    tokens_total,
+    tokens_done,
+    engine_boot AS engine,
+    artifact_id,
+    reason,
+    created_at,
+    started_at,
+    finished_at
+   FROM public.rebuilds;
+
+
+ALTER VIEW audit.rebuild_jobs OWNER TO everturn_owner;
+
+--
 -- Name: refusals; Type: VIEW; Schema: audit; Owner: everturn_owner
 --
 
@@ -419,38 +723,42 @@ CREATE VIEW audit.refusals AS
 ALTER VIEW audit.refusals OWNER TO everturn_owner;
 
 --
--- Name: aliases; Type: TABLE; Schema: public; Owner: everturn_owner
+-- Name: revisions; Type: TABLE; Schema: public; Owner: everturn_owner
 --
 
-CREATE TABLE public.aliases (
-    alias text NOT NULL,
+CREATE TABLE public.revisions (
     revision text NOT NULL,
-    on_upgrade text,
-    moved_at timestamp with time zone DEFAULT clock_timestamp() NOT NULL,
-    CONSTRAINT ck_aliases_alias CHECK ((alias <> ''::text)),
-    CONSTRAINT ck_aliases_on_upgrade CHECK ((on_upgrade = ANY (ARRAY['replay'::text, 'stay'::text, 'stay_strict'::text])))
+    descriptor json NOT NULL,
+    label text,
+    registered_at timestamp with time zone DEFAULT clock_timestamp() NOT NULL,
+    CONSTRAINT ck_revisions_revision CHECK ((revision ~ '^rev_[0-9a-f]{64}$'::text))
 );
 
 
-ALTER TABLE public.aliases OWNER TO everturn_owner;
+ALTER TABLE public.revisions OWNER TO everturn_owner;
 
 --
--- Name: api_keys; Type: TABLE; Schema: public; Owner: everturn_owner
+-- Name: revisions; Type: VIEW; Schema: audit; Owner: everturn_owner
 --
 
-CREATE TABLE public.api_keys (
-    key_id text NOT NULL,
-    tenant_id text,
-    scope text NOT NULL,
-    secret_sha256 bytea NOT NULL,
-    created_at timestamp with time zone NOT NULL,
-    CONSTRAINT ck_api_keys_scope CHECK ((scope = ANY (ARRAY['tenant'::text, 'operator'::text]))),
-    CONSTRAINT ck_api_keys_secret_sha256 CHECK ((octet_length(secret_sha256) = 32)),
-    CONSTRAINT ck_api_keys_tenant CHECK (((scope = 'tenant'::text) = (tenant_id IS NOT NULL)))
-);
+CREATE VIEW audit.revisions AS
+ SELECT revision,
+    label,
+    registered_at,
+    (descriptor #>> '{kv,weights}'::text[]) AS weights,
+    (descriptor #>> '{kv,adapter}'::text[]) AS adapter,
+    (descriptor #>> '{kv,quantization}'::text[]) AS quantization,
+    (descriptor #>> '{kv,compute_dtype}'::text[]) AS compute_dtype,
+    (descriptor #>> '{kv,attention_backend}'::text[]) AS attention_backend,
+    (descriptor #>> '{kv,engine}'::text[]) AS engine,
+    (descriptor #>> '{kv,engine_version}'::text[]) AS engine_version,
+    (descriptor #>> '{text,tokenizer}'::text[]) AS tokenizer,
+    (descriptor #>> '{text,chat_template}'::text[]) AS chat_template,
+    descriptor
+   FROM public.revisions;
 
 
-ALTER TABLE public.api_keys OWNER TO everturn_owner;
+ALTER VIEW audit.revisions OWNER TO everturn_owner;
 
 --
 -- Name: artifacts; Type: TABLE; Schema: public; Owner: everturn_owner
@@ -475,8 +783,153 @@ CREATE TABLE public.artifacts (
     CONSTRAINT ck_artifacts_size CHECK (((tokens > 0) AND (blocks > 0) AND (bytes > 0)))
 );
 
+ALTER TABLE ONLY public.artifacts FORCE ROW LEVEL SECURITY;
+
 
 ALTER TABLE public.artifacts OWNER TO everturn_owner;
+
+--
+-- Name: tenants; Type: TABLE; Schema: public; Owner: everturn_owner
+--
+
+CREATE TABLE public.tenants (
+    tenant_id text NOT NULL,
+    on_upgrade text,
+    created_at timestamp with time zone DEFAULT clock_timestamp() NOT NULL,
+    CONSTRAINT ck_tenants_on_upgrade CHECK ((on_upgrade = ANY (ARRAY['replay'::text, 'stay'::text, 'stay_strict'::text]))),
+    CONSTRAINT ck_tenants_tenant_id CHECK (((tenant_id ~ '^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$'::text) AND (tenant_id <> 'fleet'::text)))
+);
+
+ALTER TABLE ONLY public.tenants FORCE ROW LEVEL SECURITY;
+
+
+ALTER TABLE public.tenants OWNER TO everturn_owner;
+
+--
+-- Name: tenant_storage; Type: VIEW; Schema: audit; Owner: everturn_owner
+--
+
+CREATE VIEW audit.tenant_storage AS
+ SELECT tenants.tenant_id,
+    COALESCE(log.conversations, (0)::bigint) AS conversations,
+    COALESCE(log.events, (0)::bigint) AS events,
+    COALESCE(log.bytes, (0)::bigint) AS event_bytes,
+    COALESCE(said.text_bytes, (0)::bigint) AS text_bytes,
+    COALESCE(said.tokens, (0)::bigint) AS tokens,
+    COALESCE(kv.artifacts, (0)::bigint) AS artifacts,
+    COALESCE(kv.bytes, (0)::numeric) AS kv_bytes
+   FROM (((public.tenants
+     LEFT JOIN ( SELECT events.tenant_id,
+            count(*) FILTER (WHERE (events.type = 'conversation.created'::text)) AS conversations,
+            count(*) AS events,
+            sum(pg_column_size(events.payload)) AS bytes
+           FROM public.events
+          GROUP BY events.tenant_id) log USING (tenant_id))
+     LEFT JOIN ( SELECT event_contents.tenant_id,
+            sum(octet_length(event_contents.content)) AS text_bytes,
+            (sum(octet_length(event_contents.tokens)) / 4) AS tokens
+           FROM public.event_contents
+          GROUP BY event_contents.tenant_id) said USING (tenant_id))
+     LEFT JOIN ( SELECT artifacts.tenant_id,
+            count(*) AS artifacts,
+            sum(artifacts.bytes) AS bytes
+           FROM public.artifacts
+          GROUP BY artifacts.tenant_id) kv USING (tenant_id));
+
+
+ALTER VIEW audit.tenant_storage OWNER TO everturn_owner;
+
+--
+-- Name: tenant_limits; Type: TABLE; Schema: public; Owner: everturn_owner
+--
+
+CREATE TABLE public.tenant_limits (
+    tenant_id text NOT NULL,
+    request_bytes bigint,
+    items bigint,
+    conversations bigint,
+    concurrent_turns bigint,
+    tokens bigint,
+    set_at timestamp with time zone NOT NULL,
+    set_by text NOT NULL,
+    CONSTRAINT ck_tenant_limits_numbers CHECK (((LEAST(request_bytes, items, conversations, concurrent_turns, tokens) IS NULL) OR (LEAST(request_bytes, items, conversations, concurrent_turns, tokens) > 0)))
+);
+
+ALTER TABLE ONLY public.tenant_limits FORCE ROW LEVEL SECURITY;
+
+
+ALTER TABLE public.tenant_limits OWNER TO everturn_owner;
+
+--
+-- Name: tenants; Type: VIEW; Schema: audit; Owner: everturn_owner
+--
+
+CREATE VIEW audit.tenants AS
+ SELECT tenants.tenant_id,
+    tenants.on_upgrade,
+    tenants.created_at,
+    limits.request_bytes,
+    limits.items,
+    limits.conversations,
+    limits.concurrent_turns,
+    limits.tokens,
+    limits.set_at,
+    limits.set_by
+   FROM (public.tenants
+     LEFT JOIN public.tenant_limits limits USING (tenant_id));
+
+
+ALTER VIEW audit.tenants OWNER TO everturn_owner;
+
+--
+-- Name: turns; Type: VIEW; Schema: audit; Owner: everturn_owner
+--
+
+CREATE VIEW audit.turns AS
+ SELECT started."position",
+    started.tenant_id,
+    started.stream AS conversation_id,
+    (started.payload ->> 'turn'::text) AS turn_id,
+    row_number() OVER (PARTITION BY started.tenant_id, started.stream ORDER BY started.stream_version) AS turn_number,
+    (started.payload ->> 'alias'::text) AS alias,
+        CASE
+            WHEN (completed."position" IS NOT NULL) THEN 'completed'::text
+            WHEN (failed."position" IS NOT NULL) THEN 'failed'::text
+            ELSE 'running'::text
+        END AS state,
+    (completed.payload ->> 'engine_revision'::text) AS revision,
+    ((completed.payload ->> 'attempt'::text))::bigint AS completed_attempt,
+    (completed.payload ->> 'finish_reason'::text) AS finish_reason,
+    ((completed.payload ->> 'prompt_tokens'::text))::bigint AS prompt_tokens,
+    ((completed.payload ->> 'output'::text))::bigint AS output_tokens,
+    (failed.payload ->> 'code'::text) AS failure_code,
+    (failed.payload ->> 'message'::text) AS failure_message,
+    started.occurred_at AS started_at,
+    COALESCE(completed.occurred_at, failed.occurred_at) AS ended_at,
+    EXTRACT(epoch FROM (COALESCE(completed.occurred_at, failed.occurred_at) - started.occurred_at)) AS seconds
+   FROM ((public.events started
+     LEFT JOIN public.events completed ON (((completed.type = 'turn.completed'::text) AND (completed.tenant_id = started.tenant_id) AND ((completed.payload ->> 'turn'::text) = (started.payload ->> 'turn'::text)))))
+     LEFT JOIN public.events failed ON (((failed.type = 'turn.failed'::text) AND (failed.tenant_id = started.tenant_id) AND ((failed.payload ->> 'turn'::text) = (started.payload ->> 'turn'::text)))))
+  WHERE (started.type = 'turn.started'::text);
+
+
+ALTER VIEW audit.turns OWNER TO everturn_owner;
+
+--
+-- Name: aliases; Type: TABLE; Schema: public; Owner: everturn_owner
+--
+
+CREATE TABLE public.aliases (
+    alias text NOT NULL,
+    revision text NOT NULL,
+    on_upgrade text,
+    moved_at timestamp with time zone DEFAULT clock_timestamp() NOT NULL,
+    CONSTRAINT ck_aliases_alias CHECK ((alias <> ''::text)),
+    CONSTRAINT ck_aliases_on_upgrade CHECK ((on_upgrade = ANY (ARRAY['replay'::text, 'stay'::text, 'stay_strict'::text])))
+);
+
+
+ALTER TABLE public.aliases OWNER TO everturn_owner;
 
 --
 -- Name: contracts; Type: TABLE; Schema: public; Owner: everturn_owner
@@ -495,6 +948,48 @@ CREATE TABLE public.contracts (
 
 
 ALTER TABLE public.contracts OWNER TO everturn_owner;
+
+--
+-- Name: turns; Type: TABLE; Schema: public; Owner: everturn_owner
+--
+
+CREATE TABLE public.turns (
+    turn_id text NOT NULL,
+    tenant_id text NOT NULL,
+    conversation_id text NOT NULL,
+    idempotency_key text,
+    request_hash text NOT NULL,
+    owner text,
+    lease_expires_at timestamp with time zone,
+    closed boolean DEFAULT false NOT NULL,
+    opened_at timestamp with time zone DEFAULT clock_timestamp() NOT NULL,
+    CONSTRAINT ck_turns_lease CHECK (((closed = (owner IS NULL)) AND (closed = (lease_expires_at IS NULL))))
+);
+
+ALTER TABLE ONLY public.turns FORCE ROW LEVEL SECURITY;
+
+
+ALTER TABLE public.turns OWNER TO everturn_owner;
+
+--
+-- Name: engine_load; Type: VIEW; Schema: public; Owner: everturn_owner
+--
+
+CREATE VIEW public.engine_load AS
+ SELECT pinned.engine,
+    count(*) AS attempts
+   FROM (public.turns
+     CROSS JOIN LATERAL ( SELECT (events.payload ->> 'turn'::text) AS turn_id,
+            (events.payload ->> 'engine'::text) AS engine
+           FROM public.events
+          WHERE ((events.tenant_id = turns.tenant_id) AND (events.stream = turns.conversation_id) AND (events.type = 'turn.pinned'::text))
+          ORDER BY events.stream_version DESC
+         LIMIT 1) pinned)
+  WHERE ((NOT turns.closed) AND (turns.turn_id = pinned.turn_id))
+  GROUP BY pinned.engine;
+
+
+ALTER VIEW public.engine_load OWNER TO everturn_owner;
 
 --
 -- Name: engines; Type: TABLE; Schema: public; Owner: everturn_owner
@@ -540,96 +1035,6 @@ CREATE TABLE public.everturn_schema (
 
 
 ALTER TABLE public.everturn_schema OWNER TO everturn_owner;
-
---
--- Name: rebuilds; Type: TABLE; Schema: public; Owner: everturn_owner
---
-
-CREATE TABLE public.rebuilds (
-    rebuild_id text NOT NULL,
-    tenant_id text NOT NULL,
-    conversation_id text NOT NULL,
-    turn_id text NOT NULL,
-    attempt bigint NOT NULL,
-    revision text NOT NULL,
-    offer text,
-    queue text NOT NULL,
-    state text DEFAULT 'queued'::text NOT NULL,
-    fence bigint DEFAULT 0 NOT NULL,
-    owner text,
-    lease_expires_at timestamp with time zone,
-    tokens_total bigint NOT NULL,
-    tokens_done bigint DEFAULT 0 NOT NULL,
-    engine_boot text,
-    artifact_id text,
-    reason text,
-    refusal jsonb,
-    created_at timestamp with time zone DEFAULT clock_timestamp() NOT NULL,
-    started_at timestamp with time zone,
-    finished_at timestamp with time zone,
-    CONSTRAINT ck_rebuilds_done CHECK (((state <> 'done'::text) OR ((artifact_id IS NOT NULL) AND (engine_boot IS NOT NULL)))),
-    CONSTRAINT ck_rebuilds_failed CHECK (((state <> 'failed'::text) OR (reason IS NOT NULL))),
-    CONSTRAINT ck_rebuilds_fence CHECK (((attempt > 0) AND (fence >= 0))),
-    CONSTRAINT ck_rebuilds_finished CHECK (((state = ANY (ARRAY['queued'::text, 'running'::text])) = (finished_at IS NULL))),
-    CONSTRAINT ck_rebuilds_queue CHECK ((queue = ANY (ARRAY['interactive'::text, 'background'::text]))),
-    CONSTRAINT ck_rebuilds_revision CHECK ((revision ~ '^rev_[0-9a-f]{64}$'::text)),
-    CONSTRAINT ck_rebuilds_running CHECK (((state <> 'running'::text) OR ((fence > 0) AND (owner IS NOT NULL) AND (lease_expires_at IS NOT NULL)))),
-    CONSTRAINT ck_rebuilds_state CHECK ((state = ANY (ARRAY['queued'::text, 'running'::text, 'done'::text, 'failed'::text, 'superseded'::text]))),
-    CONSTRAINT ck_rebuilds_tokens CHECK (((tokens_total >= 0) AND (tokens_done >= 0)))
-);
-
-
-ALTER TABLE public.rebuilds OWNER TO everturn_owner;
-
---
--- Name: revisions; Type: TABLE; Schema: public; Owner: everturn_owner
---
-
-CREATE TABLE public.revisions (
-    revision text NOT NULL,
-    descriptor json NOT NULL,
-    label text,
-    registered_at timestamp with time zone DEFAULT clock_timestamp() NOT NULL,
-    CONSTRAINT ck_revisions_revision CHECK ((revision ~ '^rev_[0-9a-f]{64}$'::text))
-);
-
-
-ALTER TABLE public.revisions OWNER TO everturn_owner;
-
---
--- Name: tenants; Type: TABLE; Schema: public; Owner: everturn_owner
---
-
-CREATE TABLE public.tenants (
-    tenant_id text NOT NULL,
-    on_upgrade text,
-    created_at timestamp with time zone DEFAULT clock_timestamp() NOT NULL,
-    CONSTRAINT ck_tenants_on_upgrade CHECK ((on_upgrade = ANY (ARRAY['replay'::text, 'stay'::text, 'stay_strict'::text]))),
-    CONSTRAINT ck_tenants_tenant_id CHECK (((tenant_id ~ '^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$'::text) AND (tenant_id <> 'fleet'::text)))
-);
-
-
-ALTER TABLE public.tenants OWNER TO everturn_owner;
-
---
--- Name: turns; Type: TABLE; Schema: public; Owner: everturn_owner
---
-
-CREATE TABLE public.turns (
-    turn_id text NOT NULL,
-    tenant_id text NOT NULL,
-    conversation_id text NOT NULL,
-    idempotency_key text,
-    request_hash text NOT NULL,
-    owner text,
-    lease_expires_at timestamp with time zone,
-    closed boolean DEFAULT false NOT NULL,
-    opened_at timestamp with time zone DEFAULT clock_timestamp() NOT NULL,
-    CONSTRAINT ck_turns_lease CHECK (((closed = (owner IS NULL)) AND (closed = (lease_expires_at IS NULL))))
-);
-
-
-ALTER TABLE public.turns OWNER TO everturn_owner;
 
 --
 -- Name: everturn_schema everturn_schema_pkc; Type: CONSTRAINT; Schema: public; Owner: everturn_owner
@@ -712,6 +1117,14 @@ ALTER TABLE ONLY public.revisions
 
 
 --
+-- Name: tenant_limits pk_tenant_limits; Type: CONSTRAINT; Schema: public; Owner: everturn_owner
+--
+
+ALTER TABLE ONLY public.tenant_limits
+    ADD CONSTRAINT pk_tenant_limits PRIMARY KEY (tenant_id);
+
+
+--
 -- Name: tenants pk_tenants; Type: CONSTRAINT; Schema: public; Owner: everturn_owner
 --
 
@@ -759,10 +1172,31 @@ CREATE INDEX ix_artifacts_conversation ON public.artifacts USING btree (tenant_i
 
 
 --
+-- Name: ix_events_conversations; Type: INDEX; Schema: public; Owner: everturn_owner
+--
+
+CREATE INDEX ix_events_conversations ON public.events USING btree (tenant_id, type, stream) WHERE (type = ANY (ARRAY['conversation.created'::text, 'conversation.deleted'::text, 'conversation.erased'::text]));
+
+
+--
+-- Name: ix_events_exceptional; Type: INDEX; Schema: public; Owner: everturn_owner
+--
+
+CREATE INDEX ix_events_exceptional ON public.events USING btree (((payload ->> 'turn'::text)), type) WHERE (type = ANY (ARRAY['attempt.failed'::text, 'turn.failed'::text, 'kv.rebuilt'::text]));
+
+
+--
 -- Name: ix_events_feed; Type: INDEX; Schema: public; Owner: everturn_owner
 --
 
 CREATE INDEX ix_events_feed ON public.events USING btree (txid, "position");
+
+
+--
+-- Name: ix_events_occurred_at; Type: INDEX; Schema: public; Owner: everturn_owner
+--
+
+CREATE INDEX ix_events_occurred_at ON public.events USING brin (occurred_at);
 
 
 --
@@ -889,6 +1323,174 @@ ALTER TABLE ONLY public.contracts
 ALTER TABLE ONLY public.engines
     ADD CONSTRAINT fk_engines_revision FOREIGN KEY (revision) REFERENCES public.revisions(revision);
 
+
+--
+-- Name: tenant_limits fk_tenant_limits_tenant_id; Type: FK CONSTRAINT; Schema: public; Owner: everturn_owner
+--
+
+ALTER TABLE ONLY public.tenant_limits
+    ADD CONSTRAINT fk_tenant_limits_tenant_id FOREIGN KEY (tenant_id) REFERENCES public.tenants(tenant_id);
+
+
+--
+-- Name: api_keys; Type: ROW SECURITY; Schema: public; Owner: everturn_owner
+--
+
+ALTER TABLE public.api_keys ENABLE ROW LEVEL SECURITY;
+
+--
+-- Name: artifacts; Type: ROW SECURITY; Schema: public; Owner: everturn_owner
+--
+
+ALTER TABLE public.artifacts ENABLE ROW LEVEL SECURITY;
+
+--
+-- Name: event_contents; Type: ROW SECURITY; Schema: public; Owner: everturn_owner
+--
+
+ALTER TABLE public.event_contents ENABLE ROW LEVEL SECURITY;
+
+--
+-- Name: events; Type: ROW SECURITY; Schema: public; Owner: everturn_owner
+--
+
+ALTER TABLE public.events ENABLE ROW LEVEL SECURITY;
+
+--
+-- Name: api_keys of_all_tenants; Type: POLICY; Schema: public; Owner: everturn_owner
+--
+
+CREATE POLICY of_all_tenants ON public.api_keys TO everturn_owner, everturn_fleet USING (true);
+
+
+--
+-- Name: artifacts of_all_tenants; Type: POLICY; Schema: public; Owner: everturn_owner
+--
+
+CREATE POLICY of_all_tenants ON public.artifacts TO everturn_owner, everturn_fleet USING (true);
+
+
+--
+-- Name: event_contents of_all_tenants; Type: POLICY; Schema: public; Owner: everturn_owner
+--
+
+CREATE POLICY of_all_tenants ON public.event_contents TO everturn_owner, everturn_fleet USING (true);
+
+
+--
+-- Name: events of_all_tenants; Type: POLICY; Schema: public; Owner: everturn_owner
+--
+
+CREATE POLICY of_all_tenants ON public.events TO everturn_owner, everturn_fleet USING (true);
+
+
+--
+-- Name: rebuilds of_all_tenants; Type: POLICY; Schema: public; Owner: everturn_owner
+--
+
+CREATE POLICY of_all_tenants ON public.rebuilds TO everturn_owner, everturn_fleet USING (true);
+
+
+--
+-- Name: tenant_limits of_all_tenants; Type: POLICY; Schema: public; Owner: everturn_owner
+--
+
+CREATE POLICY of_all_tenants ON public.tenant_limits TO everturn_owner, everturn_fleet USING (true);
+
+
+--
+-- Name: tenants of_all_tenants; Type: POLICY; Schema: public; Owner: everturn_owner
+--
+
+CREATE POLICY of_all_tenants ON public.tenants TO everturn_owner, everturn_fleet USING (true);
+
+
+--
+-- Name: turns of_all_tenants; Type: POLICY; Schema: public; Owner: everturn_owner
+--
+
+CREATE POLICY of_all_tenants ON public.turns TO everturn_owner, everturn_fleet USING (true);
+
+
+--
+-- Name: api_keys of_one_tenant; Type: POLICY; Schema: public; Owner: everturn_owner
+--
+
+CREATE POLICY of_one_tenant ON public.api_keys TO everturn_service USING ((tenant_id = NULLIF(current_setting('app.tenant'::text, true), ''::text)));
+
+
+--
+-- Name: artifacts of_one_tenant; Type: POLICY; Schema: public; Owner: everturn_owner
+--
+
+CREATE POLICY of_one_tenant ON public.artifacts TO everturn_service USING ((tenant_id = NULLIF(current_setting('app.tenant'::text, true), ''::text)));
+
+
+--
+-- Name: event_contents of_one_tenant; Type: POLICY; Schema: public; Owner: everturn_owner
+--
+
+CREATE POLICY of_one_tenant ON public.event_contents TO everturn_service USING ((tenant_id = NULLIF(current_setting('app.tenant'::text, true), ''::text)));
+
+
+--
+-- Name: events of_one_tenant; Type: POLICY; Schema: public; Owner: everturn_owner
+--
+
+CREATE POLICY of_one_tenant ON public.events TO everturn_service USING ((tenant_id = NULLIF(current_setting('app.tenant'::text, true), ''::text)));
+
+
+--
+-- Name: rebuilds of_one_tenant; Type: POLICY; Schema: public; Owner: everturn_owner
+--
+
+CREATE POLICY of_one_tenant ON public.rebuilds TO everturn_service USING ((tenant_id = NULLIF(current_setting('app.tenant'::text, true), ''::text)));
+
+
+--
+-- Name: tenant_limits of_one_tenant; Type: POLICY; Schema: public; Owner: everturn_owner
+--
+
+CREATE POLICY of_one_tenant ON public.tenant_limits TO everturn_service USING ((tenant_id = NULLIF(current_setting('app.tenant'::text, true), ''::text)));
+
+
+--
+-- Name: tenants of_one_tenant; Type: POLICY; Schema: public; Owner: everturn_owner
+--
+
+CREATE POLICY of_one_tenant ON public.tenants TO everturn_service USING ((tenant_id = NULLIF(current_setting('app.tenant'::text, true), ''::text)));
+
+
+--
+-- Name: turns of_one_tenant; Type: POLICY; Schema: public; Owner: everturn_owner
+--
+
+CREATE POLICY of_one_tenant ON public.turns TO everturn_service USING ((tenant_id = NULLIF(current_setting('app.tenant'::text, true), ''::text)));
+
+
+--
+-- Name: rebuilds; Type: ROW SECURITY; Schema: public; Owner: everturn_owner
+--
+
+ALTER TABLE public.rebuilds ENABLE ROW LEVEL SECURITY;
+
+--
+-- Name: tenant_limits; Type: ROW SECURITY; Schema: public; Owner: everturn_owner
+--
+
+ALTER TABLE public.tenant_limits ENABLE ROW LEVEL SECURITY;
+
+--
+-- Name: tenants; Type: ROW SECURITY; Schema: public; Owner: everturn_owner
+--
+
+ALTER TABLE public.tenants ENABLE ROW LEVEL SECURITY;
+
+--
+-- Name: turns; Type: ROW SECURITY; Schema: public; Owner: everturn_owner
+--
+
+ALTER TABLE public.turns ENABLE ROW LEVEL SECURITY;
 
 --
 -- Name: SCHEMA audit; Type: ACL; Schema: -; Owner: everturn_owner
@@ -1022,8 +1624,8 @@ GRANT INSERT(chain) ON TABLE public.events TO everturn_service;
 -- Name: TABLE turn_tokens; Type: ACL; Schema: audit; Owner: everturn_owner
 --
 
-GRANT SELECT ON TABLE audit.turn_tokens TO everturn_service;
 GRANT SELECT ON TABLE audit.turn_tokens TO everturn_auditor;
+GRANT SELECT ON TABLE audit.turn_tokens TO everturn_fleet;
 
 
 --
@@ -1059,18 +1661,42 @@ GRANT ALL ON FUNCTION audit.chained(bytea, bytea) TO everturn_auditor;
 
 
 --
+-- Name: TABLE alias_history; Type: ACL; Schema: audit; Owner: everturn_owner
+--
+
+GRANT SELECT ON TABLE audit.alias_history TO everturn_fleet;
+GRANT SELECT ON TABLE audit.alias_history TO everturn_auditor;
+
+
+--
+-- Name: TABLE artifacts; Type: ACL; Schema: audit; Owner: everturn_owner
+--
+
+GRANT SELECT ON TABLE audit.artifacts TO everturn_fleet;
+GRANT SELECT ON TABLE audit.artifacts TO everturn_auditor;
+
+
+--
+-- Name: TABLE attempts; Type: ACL; Schema: audit; Owner: everturn_owner
+--
+
+GRANT SELECT ON TABLE audit.attempts TO everturn_fleet;
+GRANT SELECT ON TABLE audit.attempts TO everturn_auditor;
+
+
+--
 -- Name: TABLE chain_breaks; Type: ACL; Schema: audit; Owner: everturn_owner
 --
 
-GRANT SELECT ON TABLE audit.chain_breaks TO everturn_service;
 GRANT SELECT ON TABLE audit.chain_breaks TO everturn_auditor;
+GRANT SELECT ON TABLE audit.chain_breaks TO everturn_fleet;
 
 
 --
 -- Name: TABLE contracts_used; Type: ACL; Schema: audit; Owner: everturn_owner
 --
 
-GRANT SELECT ON TABLE audit.contracts_used TO everturn_service;
+GRANT SELECT ON TABLE audit.contracts_used TO everturn_fleet;
 GRANT SELECT ON TABLE audit.contracts_used TO everturn_auditor;
 
 
@@ -1078,38 +1704,115 @@ GRANT SELECT ON TABLE audit.contracts_used TO everturn_auditor;
 -- Name: TABLE turn_provenance; Type: ACL; Schema: audit; Owner: everturn_owner
 --
 
-GRANT SELECT ON TABLE audit.turn_provenance TO everturn_service;
 GRANT SELECT ON TABLE audit.turn_provenance TO everturn_auditor;
+GRANT SELECT ON TABLE audit.turn_provenance TO everturn_fleet;
 
 
 --
 -- Name: TABLE cross_revision_hits; Type: ACL; Schema: audit; Owner: everturn_owner
 --
 
-GRANT SELECT ON TABLE audit.cross_revision_hits TO everturn_service;
 GRANT SELECT ON TABLE audit.cross_revision_hits TO everturn_auditor;
+GRANT SELECT ON TABLE audit.cross_revision_hits TO everturn_fleet;
 
 
 --
--- Name: TABLE refusals; Type: ACL; Schema: audit; Owner: everturn_owner
+-- Name: TABLE decisions; Type: ACL; Schema: audit; Owner: everturn_owner
 --
 
-GRANT SELECT ON TABLE audit.refusals TO everturn_service;
-GRANT SELECT ON TABLE audit.refusals TO everturn_auditor;
+GRANT SELECT ON TABLE audit.decisions TO everturn_fleet;
+GRANT SELECT ON TABLE audit.decisions TO everturn_auditor;
 
 
 --
--- Name: TABLE aliases; Type: ACL; Schema: public; Owner: everturn_owner
+-- Name: TABLE engines; Type: ACL; Schema: audit; Owner: everturn_owner
 --
 
-GRANT SELECT,INSERT,UPDATE ON TABLE public.aliases TO everturn_service;
+GRANT SELECT ON TABLE audit.engines TO everturn_fleet;
+GRANT SELECT ON TABLE audit.engines TO everturn_auditor;
+
+
+--
+-- Name: TABLE erasures; Type: ACL; Schema: audit; Owner: everturn_owner
+--
+
+GRANT SELECT ON TABLE audit.erasures TO everturn_fleet;
+GRANT SELECT ON TABLE audit.erasures TO everturn_auditor;
 
 
 --
 -- Name: TABLE api_keys; Type: ACL; Schema: public; Owner: everturn_owner
 --
 
-GRANT SELECT,INSERT ON TABLE public.api_keys TO everturn_service;
+GRANT SELECT,INSERT ON TABLE public.api_keys TO everturn_fleet;
+
+
+--
+-- Name: COLUMN api_keys.revoked_at; Type: ACL; Schema: public; Owner: everturn_owner
+--
+
+GRANT UPDATE(revoked_at) ON TABLE public.api_keys TO everturn_fleet;
+
+
+--
+-- Name: COLUMN api_keys.revoked_by; Type: ACL; Schema: public; Owner: everturn_owner
+--
+
+GRANT UPDATE(revoked_by) ON TABLE public.api_keys TO everturn_fleet;
+
+
+--
+-- Name: TABLE keys; Type: ACL; Schema: audit; Owner: everturn_owner
+--
+
+GRANT SELECT ON TABLE audit.keys TO everturn_fleet;
+GRANT SELECT ON TABLE audit.keys TO everturn_auditor;
+
+
+--
+-- Name: TABLE rebuilds; Type: ACL; Schema: public; Owner: everturn_owner
+--
+
+GRANT SELECT,INSERT,DELETE,UPDATE ON TABLE public.rebuilds TO everturn_service;
+
+
+--
+-- Name: TABLE rebuild_cost; Type: ACL; Schema: audit; Owner: everturn_owner
+--
+
+GRANT SELECT ON TABLE audit.rebuild_cost TO everturn_fleet;
+GRANT SELECT ON TABLE audit.rebuild_cost TO everturn_auditor;
+
+
+--
+-- Name: TABLE rebuild_jobs; Type: ACL; Schema: audit; Owner: everturn_owner
+--
+
+GRANT SELECT ON TABLE audit.rebuild_jobs TO everturn_fleet;
+GRANT SELECT ON TABLE audit.rebuild_jobs TO everturn_auditor;
+
+
+--
+-- Name: TABLE refusals; Type: ACL; Schema: audit; Owner: everturn_owner
+--
+
+GRANT SELECT ON TABLE audit.refusals TO everturn_auditor;
+GRANT SELECT ON TABLE audit.refusals TO everturn_fleet;
+
+
+--
+-- Name: TABLE revisions; Type: ACL; Schema: public; Owner: everturn_owner
+--
+
+GRANT SELECT,INSERT ON TABLE public.revisions TO everturn_service;
+
+
+--
+-- Name: TABLE revisions; Type: ACL; Schema: audit; Owner: everturn_owner
+--
+
+GRANT SELECT ON TABLE audit.revisions TO everturn_fleet;
+GRANT SELECT ON TABLE audit.revisions TO everturn_auditor;
 
 
 --
@@ -1120,17 +1823,79 @@ GRANT SELECT,INSERT,DELETE,UPDATE ON TABLE public.artifacts TO everturn_service;
 
 
 --
+-- Name: TABLE tenants; Type: ACL; Schema: public; Owner: everturn_owner
+--
+
+GRANT SELECT ON TABLE public.tenants TO everturn_service;
+GRANT INSERT ON TABLE public.tenants TO everturn_fleet;
+
+
+--
+-- Name: TABLE tenant_storage; Type: ACL; Schema: audit; Owner: everturn_owner
+--
+
+GRANT SELECT ON TABLE audit.tenant_storage TO everturn_fleet;
+GRANT SELECT ON TABLE audit.tenant_storage TO everturn_auditor;
+
+
+--
+-- Name: TABLE tenant_limits; Type: ACL; Schema: public; Owner: everturn_owner
+--
+
+GRANT SELECT ON TABLE public.tenant_limits TO everturn_service;
+GRANT INSERT,UPDATE ON TABLE public.tenant_limits TO everturn_fleet;
+
+
+--
+-- Name: TABLE tenants; Type: ACL; Schema: audit; Owner: everturn_owner
+--
+
+GRANT SELECT ON TABLE audit.tenants TO everturn_fleet;
+GRANT SELECT ON TABLE audit.tenants TO everturn_auditor;
+
+
+--
+-- Name: TABLE turns; Type: ACL; Schema: audit; Owner: everturn_owner
+--
+
+GRANT SELECT ON TABLE audit.turns TO everturn_fleet;
+GRANT SELECT ON TABLE audit.turns TO everturn_auditor;
+
+
+--
+-- Name: TABLE aliases; Type: ACL; Schema: public; Owner: everturn_owner
+--
+
+GRANT SELECT,INSERT,UPDATE ON TABLE public.aliases TO everturn_service;
+
+
+--
 -- Name: TABLE contracts; Type: ACL; Schema: public; Owner: everturn_owner
 --
 
-GRANT SELECT,INSERT ON TABLE public.contracts TO everturn_service;
+GRANT SELECT ON TABLE public.contracts TO everturn_service;
+GRANT INSERT ON TABLE public.contracts TO everturn_fleet;
 
 
 --
 -- Name: COLUMN contracts.revoked_at; Type: ACL; Schema: public; Owner: everturn_owner
 --
 
-GRANT UPDATE(revoked_at) ON TABLE public.contracts TO everturn_service;
+GRANT UPDATE(revoked_at) ON TABLE public.contracts TO everturn_fleet;
+
+
+--
+-- Name: TABLE turns; Type: ACL; Schema: public; Owner: everturn_owner
+--
+
+GRANT SELECT,INSERT,UPDATE ON TABLE public.turns TO everturn_service;
+
+
+--
+-- Name: TABLE engine_load; Type: ACL; Schema: public; Owner: everturn_owner
+--
+
+GRANT SELECT ON TABLE public.engine_load TO everturn_service;
 
 
 --
@@ -1145,34 +1910,6 @@ GRANT SELECT,INSERT,DELETE,UPDATE ON TABLE public.engines TO everturn_service;
 --
 
 GRANT SELECT ON TABLE public.everturn_schema TO everturn_service;
-
-
---
--- Name: TABLE rebuilds; Type: ACL; Schema: public; Owner: everturn_owner
---
-
-GRANT SELECT,INSERT,DELETE,UPDATE ON TABLE public.rebuilds TO everturn_service;
-
-
---
--- Name: TABLE revisions; Type: ACL; Schema: public; Owner: everturn_owner
---
-
-GRANT SELECT,INSERT ON TABLE public.revisions TO everturn_service;
-
-
---
--- Name: TABLE tenants; Type: ACL; Schema: public; Owner: everturn_owner
---
-
-GRANT SELECT,INSERT ON TABLE public.tenants TO everturn_service;
-
-
---
--- Name: TABLE turns; Type: ACL; Schema: public; Owner: everturn_owner
---
-
-GRANT SELECT,INSERT,UPDATE ON TABLE public.turns TO everturn_service;
 
 
 --

@@ -1,6 +1,6 @@
 """Conversations made, turns accepted on them, and both read back; each function is one transaction."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from functools import reduce
@@ -26,9 +26,11 @@ from service.domain.events import (
     TurnId,
     TurnStarted,
 )
+from service.domain.limits import NO_LIMITS, Limits
 from service.domain.plan import resolve_policy
+from service.domain.revision import RevisionDigest
 from service.domain.turn import Turn
-from service.store import artifacts, event_store, fleet, turns
+from service.store import artifacts, event_store, fleet, tenants, turns
 from service.store.timeline import Recorded, read_recorded
 
 NewId = Callable[[str], str]
@@ -64,8 +66,13 @@ class TurnRequest:
     metadata: Mapping[str, str]
     idempotency_key: str | None
     request_hash: str
+    limits: Limits = NO_LIMITS
     head: int | None = None
     """The version of the conversation that the client has seen; None where it does not matter to it."""
+    repeated: bool = False
+    """Whether the client says that it has sent this before, under no idempotency key."""
+    revision: RevisionDigest | None = None
+    """The only one that may answer, whatever the alias points at."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,12 +106,15 @@ def create_conversation(
     alias: str,
     on_upgrade: OnUpgrade | None,
     metadata: Mapping[str, str],
-    messages: Iterable[NewMessage],
+    messages: Sequence[NewMessage],
     now: datetime,
     new_id: NewId,
+    limits: Limits = NO_LIMITS,
 ) -> ConversationId:
-    """Raises: InvalidInput: no such alias."""
+    """Raises: InvalidInput: no such alias, or a limit of the tenant."""
     known_alias(conn, alias, "alias")
+    limits.check("items", len(messages))
+    tenants.check_new_conversation(conn, tenant, limits)
     conversation = ConversationId(new_id("conv_"))
     created = ConversationCreated(alias=alias, on_upgrade=on_upgrade, metadata=dict(metadata))
     event_store.append(
@@ -122,7 +132,7 @@ def accept_turn(
     conn: Connection, request: TurnRequest, *, owner: str, lease_s: float, now: datetime, new_id: NewId
 ) -> Accepted:
     """Raises:
-    InvalidInput: the alias, the previous response, the instructions or the idempotency key.
+    InvalidInput: the alias, the previous response, the instructions, the idempotency key, or a limit of the tenant.
     NotFound: the conversation or the previous response.
     ConversationLocked: another turn is open on it.
     VersionConflict: another writer was quicker; ask again.
@@ -131,12 +141,18 @@ def accept_turn(
         known = turns.find_idempotent(conn, request.tenant, request.idempotency_key)
         if known is not None:
             return _same_request(known, request)
+    if request.repeated and (same := _last_turn(conn, request)) is not None:
+        return same
     before = _target(conn, request, new_id)
+    tenants.check_new_turn(conn, request.tenant, request.limits)
     state, events = before, list[ConversationEvent]()
     if not before.exists:
+        tenants.check_new_conversation(conn, request.tenant, request.limits)
         created = ConversationCreated(alias=request.alias or request.default_alias)
         state, events = evolve(before, created), [created]
     started, messages = _started(conn, request, state, new_id)
+    request.limits.check("items", len(state.items) + len(messages))
+    request.limits.check("tokens", sum(map(len, state.segments)))
     event_store.append(
         conn,
         tenant=request.tenant,
@@ -205,6 +221,7 @@ class Edit:
     conversation: ConversationId
     head: int | None
     now: datetime
+    limits: Limits = NO_LIMITS
 
 
 def update_conversation(conn: Connection, edit: Edit, metadata: Mapping[str, str]) -> None:
@@ -221,9 +238,14 @@ def delete_conversation(conn: Connection, edit: Edit) -> None:
 def add_items(
     conn: Connection, edit: Edit, messages: Sequence[NewMessage], new_id: NewId
 ) -> tuple[Item, ...]:
-    """Raises: NotFound; HeadMoved; ConversationLocked: a turn is open."""
+    """Raises: NotFound; HeadMoved; ConversationLocked: a turn is open; InvalidInput: a limit of the tenant."""
     made = tuple(new_message(m, new_id) for m in messages)
-    return _edit(conn, edit, lambda state: decide.add_items(state, made)).items[-len(made) :]
+
+    def added(state: Conversation) -> tuple[ConversationEvent, ...]:
+        edit.limits.check("items", len(state.items) + len(made))
+        return decide.add_items(state, made)
+
+    return _edit(conn, edit, added).items[-len(made) :]
 
 
 def delete_item(conn: Connection, edit: Edit, item: ItemId) -> None:
@@ -267,6 +289,20 @@ def _same_request(known: turns.IdempotentTurn, request: TurnRequest) -> Accepted
             "idempotency_key_reused",
         )
     return Accepted(conversation=known.conversation, turn=known.turn, fresh=False)
+
+
+def _last_turn(conn: Connection, request: TurnRequest) -> Accepted | None:
+    """The open or last turn of the conversation, if this very request made it."""
+    conversation = request.conversation
+    if request.previous is not None:
+        conversation = turns.find_turn(conn, request.tenant, request.previous)
+    if conversation is None:
+        return None
+    state = event_store.load_conversation(conn, request.tenant, conversation, for_update=True)
+    turn = next(reversed(state.turns), None)
+    if turn is None or turns.request_hash_of(conn, request.tenant, turn) != request.request_hash:
+        return None
+    return Accepted(conversation=conversation, turn=turn, fresh=False)
 
 
 def _target(conn: Connection, request: TurnRequest, new_id: NewId) -> Conversation:
@@ -322,6 +358,7 @@ def _started(
         sampling=request.sampling,
         metadata=dict(request.metadata),
         instructions=messages[0].item if given else None,
+        revision=_known_revision(conn, request.revision),
     )
     return started, messages
 
@@ -342,6 +379,12 @@ def _append(
         conn, tenant=state.tenant, stream=state.id, expected_version=state.version, events=events, now=now
     )
     return reduce(evolve, events, state)
+
+
+def _known_revision(conn: Connection, revision: RevisionDigest | None) -> RevisionDigest | None:
+    if revision is not None and fleet.find_descriptor(conn, revision) is None:
+        raise InvalidInput(f"No revision {revision} is registered here.", "revision", "revision_not_found")
+    return revision
 
 
 def _answer_before(state: Conversation, turn: TurnId) -> TurnCompleted | None:

@@ -24,6 +24,7 @@ from service.domain.events import (
     TurnFailed,
     TurnId,
     TurnPinned,
+    TurnStarted,
     TurnStreamed,
 )
 from service.domain.evidence import Evidence, Published
@@ -80,10 +81,11 @@ def plan_attempt(
             f"Turn {turn} is for alias '{current.started.alias}', which was there when it was accepted."
         )
     plan = plan_turn(
-        history=_history(conn, state, alias.revision),
-        target=alias.revision,
-        policy=current.started.on_upgrade,
-        fleet=[e for e in fleet.live_engines(conn) if e.boot not in avoid],
+        history=_history(conn, state, current.started.revision or alias.revision),
+        target=current.started.revision or alias.revision,
+        policy=_policy(current.started),
+        fleet=fleet.live_engines(conn),
+        avoid=avoid,
         artifacts=decide.offerable(state, current, artifacts.of_conversation(conn, tenant, conversation)),
         rebuild_min_tokens=rebuild_min_tokens,
         contracts=contracts.in_force(conn),
@@ -97,21 +99,27 @@ def plan_attempt(
 
 
 def find_engine(
-    conn: Connection, state: Conversation, *, alias: str, policy: OnUpgrade
+    conn: Connection,
+    state: Conversation,
+    *,
+    started: TurnStarted,
+    avoid: frozenset[BootId] = frozenset(),
 ) -> tuple[Engine, bool]:
     """Where the next turn would run now, and whether it would extend the stored window; nothing is recorded.
 
     Raises:
         NoEngine: no engine serves what the alias points at.
     """
-    found = fleet.find_alias(conn, alias)
+    found = fleet.find_alias(conn, started.alias)
     if found is None:
-        raise Internal(f"Alias '{alias}' is gone, which was there a moment ago.")
+        raise Internal(f"Alias '{started.alias}' is gone, which was there a moment ago.")
+    target = started.revision or found.revision
     plan = plan_turn(
-        history=_history(conn, state, found.revision),
-        target=found.revision,
-        policy=policy,
+        history=_history(conn, state, target),
+        target=target,
+        policy=_policy(started),
         fleet=fleet.live_engines(conn),
+        avoid=avoid,
         artifacts=(),
         rebuild_min_tokens=sys.maxsize,
     )
@@ -183,7 +191,11 @@ def fail_turn(
 def fail_orphan(
     conn: Connection, tenant: TenantId, conversation: ConversationId, turn: TurnId, now: datetime
 ) -> None:
-    """For a turn whose owner has let its lease run out, in the transaction that found it so."""
+    """For a turn whose owner has let its lease run out, unless it has come back meanwhile."""
+    # The stream's lock first and the turn's row then, as whoever completes it does.
+    event_store.load_conversation(conn, tenant, conversation, for_update=True)
+    if not turns.is_orphan(conn, tenant=tenant, turn=turn):
+        return
     fail_turn(
         conn,
         tenant=tenant,
@@ -272,6 +284,11 @@ def refused_by(evidence: Evidence, turn: TurnId, attempt: int) -> KvRefused | No
         engine_revision=evidence.revision,
         refusal=evidence.refusal,
     )
+
+
+def _policy(started: TurnStarted) -> OnUpgrade:
+    """A revision that the client named is gone to, whatever the conversation was answered under before."""
+    return started.on_upgrade if started.revision is None else OnUpgrade.REPLAY
 
 
 def _history(conn: Connection, state: Conversation, target: RevisionDigest) -> History:

@@ -10,7 +10,7 @@ from pathlib import Path
 from alembic import op
 
 revision = "0004"
-down_revision = "0002"
+down_revision = "0003"
 branch_labels = None
 depends_on = None
 
@@ -29,10 +29,11 @@ CREATE TABLE contracts (
 );
 """
 
-# Its terms are for ever; it can only be revoked.
+# Its terms are for ever; it can only be revoked, and never in the name of one tenant.
 PRIVILEGES = """
-GRANT SELECT, INSERT, UPDATE (revoked_at) ON contracts TO everturn_service;
-GRANT SELECT ON ALL TABLES IN SCHEMA audit TO everturn_service, everturn_auditor;
+GRANT SELECT ON contracts TO everturn_service;
+GRANT INSERT, UPDATE (revoked_at) ON contracts TO everturn_fleet;
+GRANT SELECT ON ALL TABLES IN SCHEMA audit TO everturn_fleet, everturn_auditor;
 """
 
 

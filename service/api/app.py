@@ -12,10 +12,14 @@ from starlette.exceptions import HTTPException
 
 from service.api import (
     admin,
+    audit,
+    chat,
     contracts,
     conversations,
     erasure,
     feed,
+    keys,
+    models,
     operations,
     responses,
     stored_responses,
@@ -23,6 +27,7 @@ from service.api import (
 from service.api.database import Database
 from service.api.errors import on_bad_parameters, on_error, on_http_exception
 from service.api.metrics import Metrics
+from service.api.rate_limit import RateLimiter
 from service.api.request_id import RequestId
 from service.api.turn_runner import Tools, TurnRunner
 from service.api.wiring import Service
@@ -77,6 +82,7 @@ def create_app(settings: Settings, *, ring: Callable[[str, RebuildQueue], None])
                 database=database,
                 http=http,
                 runner=runner,
+                rates=RateLimiter(settings.requests_per_minute),
                 metrics=metrics,
                 owner=owner,
                 clock=now,
@@ -87,7 +93,20 @@ def create_app(settings: Settings, *, ring: Callable[[str, RebuildQueue], None])
         await database.close()
 
     app = FastAPI(title="Everturn", lifespan=lifespan, docs_url=None, redoc_url=None, openapi_url=None)
-    for module in (conversations, responses, stored_responses, admin, contracts, erasure, feed, operations):
+    for module in (
+        conversations,
+        responses,
+        stored_responses,
+        chat,
+        models,
+        admin,
+        contracts,
+        keys,
+        audit,
+        erasure,
+        feed,
+        operations,
+    ):
         app.include_router(module.router)
     app.add_middleware(RequestId, new_id=new_id)
     app.add_exception_handler(EverturnError, on_error)

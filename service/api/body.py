@@ -8,6 +8,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from starlette.requests import Request
 
 from service.domain.errors import InvalidInput
+from service.domain.limits import NO_LIMITS, Limits
 
 Body = TypeVar("Body", bound="StrictBody")
 
@@ -18,10 +19,10 @@ class StrictBody(BaseModel):
     model_config = ConfigDict(strict=True, extra="forbid", frozen=True, allow_inf_nan=False)
 
 
-async def read_object(request: Request, max_bytes: int) -> dict[str, Any]:
+async def read_object(request: Request, max_bytes: int, limits: Limits = NO_LIMITS) -> dict[str, Any]:
     """Raises: InvalidInput: too large, another media type, not JSON, or not an object."""
     media_type = request.headers.get("content-type", "").partition(";")[0].strip().lower()
-    data = await _read(request, max_bytes)
+    data = await _read(request, max_bytes, limits)
     if media_type != "application/json":
         raise InvalidInput(
             f"The body must be sent as 'application/json', not as '{media_type or 'nothing named'}'.",
@@ -62,12 +63,13 @@ def param_name(path: tuple[str | int, ...]) -> str:
     return name
 
 
-async def _read(request: Request, max_bytes: int) -> bytes:
+async def _read(request: Request, max_bytes: int, limits: Limits) -> bytes:
     """The server itself reads and drops the rest of a body that is too large, so its sender gets the answer."""
     parts: list[bytes] = []
     size = 0
     async for part in request.stream():
         size += len(part)
+        limits.check("request_bytes", size)
         if size > max_bytes:
             raise InvalidInput(
                 f"The body is larger than the limit of {max_bytes} bytes.", None, "body_too_large"

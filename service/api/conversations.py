@@ -28,7 +28,7 @@ router = APIRouter(prefix="/v1/conversations")
 
 @router.post("")
 async def create(request: Request, service: ServiceOf, tenant: TenantOf) -> JSONResponse:
-    body = parse(ConversationBody, await read_object(request, service.settings.max_body_bytes))
+    body = parse(ConversationBody, await read_object(request, service.settings.max_body_bytes, tenant.limits))
     messages = parse_messages(body.items or [], "items")
     conversation = await service.database.run(
         lambda conn: create_conversation(
@@ -38,6 +38,7 @@ async def create(request: Request, service: ServiceOf, tenant: TenantOf) -> JSON
             on_upgrade=OnUpgrade(body.on_upgrade) if body.on_upgrade else None,
             metadata=body.metadata or {},
             messages=messages,
+            limits=tenant.limits,
             now=service.clock(),
             new_id=service.new_id,
         )
@@ -54,7 +55,9 @@ async def read(conversation_id: str, service: ServiceOf, tenant: TenantOf) -> JS
 async def update(
     conversation_id: str, request: Request, service: ServiceOf, tenant: TenantOf
 ) -> JSONResponse:
-    body = parse(ConversationUpdateBody, await read_object(request, service.settings.max_body_bytes))
+    body = parse(
+        ConversationUpdateBody, await read_object(request, service.settings.max_body_bytes, tenant.limits)
+    )
     edit = _edit(request, service, tenant, conversation_id)
     await service.database.run(lambda conn: conversation_flow.update_conversation(conn, edit, body.metadata))
     return await _read(service, tenant, edit.conversation)
@@ -96,7 +99,7 @@ async def add_items(
     tenant: TenantOf,
 ) -> dict[str, Any]:
     check_query(request, "include")
-    body = parse(ItemsBody, await read_object(request, service.settings.max_body_bytes))
+    body = parse(ItemsBody, await read_object(request, service.settings.max_body_bytes, tenant.limits))
     messages = parse_messages(body.items, "items")
     edit = _edit(request, service, tenant, conversation_id)
     added = await service.database.run(
@@ -152,6 +155,7 @@ def _edit(request: Request, service: Service, tenant: Tenant, conversation: str)
         conversation=ConversationId(conversation),
         head=if_match(request),
         now=service.clock(),
+        limits=tenant.limits,
     )
 
 

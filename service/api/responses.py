@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 from re import fullmatch
+from time import monotonic
 from typing import Any, Self
 
 from fastapi import APIRouter
@@ -30,6 +31,7 @@ from service.domain.conversation import Conversation
 from service.domain.errors import InvalidInput
 from service.domain.events import ConversationId, OnUpgrade, Sampling, TenantId, TurnId
 from service.domain.plan import Engine
+from service.domain.revision import RevisionDigest, parse_digest
 from service.domain.turn import TurnState
 from service.engine import client
 from service.engine.protocol import RenderMode
@@ -37,12 +39,13 @@ from service.turn_flow import find_engine
 
 router = APIRouter()
 
+HEADERS_WAIT_S = 0.5
 NO_BUFFERING = {"cache-control": "no-cache", "x-accel-buffering": "no"}
 
 
 @router.post("/v1/responses")
 async def create(request: Request, service: ServiceOf, tenant: TenantOf) -> Response:
-    document = await read_object(request, service.settings.max_body_bytes)
+    document = await read_object(request, service.settings.max_body_bytes, tenant.limits)
     body = parse_response_body(document)
     wanted = _wanted(
         service, tenant, body, _Asked.by(request, request_hash(document)), parse_input(body.input)
@@ -63,7 +66,8 @@ async def create(request: Request, service: ServiceOf, tenant: TenantOf) -> Resp
     else:
         channel = runner.watch(tenant.id, accepted.turn)
     if body.stream:
-        return stream_of(service, tenant.id, accepted.turn, channel, after=None)
+        await _settled(channel)
+        return await stream_of(service, tenant.id, accepted.turn, channel, after=None)
     return await _answer(service, tenant, accepted.turn, channel)
 
 
@@ -75,7 +79,7 @@ async def count(request: Request, service: ServiceOf, tenant: TenantOf) -> dict[
 
     def placed(conn: Connection) -> tuple[Conversation, Engine, bool]:
         state, started = preview_turn(conn, wanted, service.new_id)
-        return state, *find_engine(conn, state, alias=started.alias, policy=started.on_upgrade)
+        return state, *find_engine(conn, state, started=started)
 
     state, engine, carry = await service.database.run(placed)
     carried = carried_window(state) if carry else None
@@ -89,9 +93,9 @@ async def _answer(service: Service, tenant: Tenant, turn: TurnId, channel: TurnC
     stored = await load(service, tenant.id, turn)
     match stored.turn.state:
         case TurnState.COMPLETED:
-            return JSONResponse(response_object(stored))
+            return JSONResponse(response_object(stored), headers=extra_headers(stored))
         case TurnState.FAILED if is_cancelled(stored.turn):
-            return JSONResponse(response_object(stored))
+            return JSONResponse(response_object(stored), headers=extra_headers(stored))
         case TurnState.FAILED if stored.turn.failed is not None:
             return failed_turn_response(stored.turn.failed.code, stored.turn.failed.message, turn)
         case _:
@@ -106,10 +110,21 @@ class _Asked:
     idempotency_key: str | None = None
     request_hash: str = ""
     head: int | None = None
+    repeated: bool = False
+    on_upgrade: str | None = None
+    revision: str | None = None
 
     @classmethod
     def by(cls, request: Request, hash_: str) -> Self:
-        return cls(idempotency_key=_idempotency_key(request), request_hash=hash_, head=if_match(request))
+        key = _idempotency_key(request)
+        return cls(
+            idempotency_key=key,
+            request_hash=hash_,
+            head=if_match(request),
+            repeated=key is None and request.headers.get("x-stainless-retry-count", "0") != "0",
+            on_upgrade=request.headers.get("x-everturn-on-upgrade"),
+            revision=request.headers.get("x-everturn-revision"),
+        )
 
 
 def _wanted(
@@ -128,19 +143,39 @@ def _wanted(
     return TurnRequest(
         tenant=tenant.id,
         tenant_policy=tenant.on_upgrade,
+        limits=tenant.limits,
         conversation=None if conversation is None else ConversationId(conversation),
         previous=None if body.previous_response_id is None else TurnId(body.previous_response_id),
         alias=body.model,
         default_alias=service.settings.default_alias,
         messages=messages,
         instructions=body.instructions,
-        on_upgrade=OnUpgrade(body.on_upgrade) if body.on_upgrade else None,
+        on_upgrade=_policy(body, asked),
+        revision=_pin(body, asked),
         sampling=sampling,
         metadata=body.metadata or {},
         idempotency_key=asked.idempotency_key,
         request_hash=asked.request_hash,
         head=asked.head,
+        repeated=asked.repeated,
     )
+
+
+def _policy(body: ResponseBody, asked: _Asked) -> OnUpgrade | None:
+    """The most explicit wins: a field of the body, a header, a name in the metadata."""
+    given = body.on_upgrade or asked.on_upgrade or (body.metadata or {}).get("everturn.on_upgrade")
+    if given is None:
+        return None
+    if given not in [policy.value for policy in OnUpgrade]:
+        raise InvalidInput(
+            f"'on_upgrade' must be one of {', '.join(OnUpgrade)}; not '{given}'.", "on_upgrade"
+        )
+    return OnUpgrade(given)
+
+
+def _pin(body: ResponseBody, asked: _Asked) -> RevisionDigest | None:
+    given = body.revision or asked.revision or (body.metadata or {}).get("everturn.revision")
+    return None if given is None else parse_digest(given, "revision")
 
 
 def _idempotency_key(request: Request) -> str | None:
@@ -152,11 +187,32 @@ def _idempotency_key(request: Request) -> str | None:
     return key
 
 
-def stream_of(
+async def _settled(channel: TurnChannel) -> None:
+    """So that the headers of a stream can say which revision answers, where that is known soon."""
+    deadline = monotonic() + HEADERS_WAIT_S
+    while channel.view.item and not (channel.view.revision or channel.view.ended) and monotonic() < deadline:
+        await channel.moved(channel.view, deadline - monotonic())
+
+
+async def stream_of(
     service: Service, tenant: TenantId, turn: TurnId, channel: TurnChannel, *, after: int | None
 ) -> StreamingResponse:
+    headers = NO_BUFFERING | extra_headers(await load(service, tenant, turn))
     events = turn_events(channel, lambda: load(service, tenant, turn), service.settings.heartbeat_s, after)
-    return StreamingResponse(events, media_type="text/event-stream", headers=NO_BUFFERING)
+    return StreamingResponse(events, media_type="text/event-stream", headers=headers)
+
+
+def extra_headers(stored: StoredTurn) -> dict[str, str]:
+    """What is ours of the response, as far as it is known, for clients that see no other fields than OpenAI's."""
+    turn = stored.turn
+    known = {
+        "x-everturn-response": turn.id,
+        "x-everturn-conversation": stored.state.id,
+        "x-everturn-revision": turn.pinned.revision if turn.pinned else None,
+        "x-everturn-plan": turn.pinned.plan if turn.pinned else None,
+        "x-everturn-kv-source": turn.completed.kv_source if turn.completed else None,
+    }
+    return {name: value for name, value in known.items() if value is not None}
 
 
 async def load(service: Service, tenant: TenantId, turn: TurnId) -> StoredTurn:

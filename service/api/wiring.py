@@ -3,17 +3,20 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
+from time import monotonic
 from typing import Annotated, cast
 
 import httpx
 from fastapi import Depends
 from starlette.requests import Request
 
-from service.api.database import Database
+from service.api.database import ALL_TENANTS, AUDIT_VIEWS, Database, Reach, reach_for
 from service.api.metrics import Metrics
+from service.api.rate_limit import RateLimiter
 from service.api.turn_runner import TurnRunner
 from service.domain.errors import Forbidden, Unauthenticated
 from service.domain.events import OnUpgrade, TenantId
+from service.domain.limits import Limits
 from service.settings import Settings
 from service.store import keys
 
@@ -25,6 +28,7 @@ class Service:
     http: httpx.AsyncClient
     """To the engines."""
     runner: TurnRunner
+    rates: RateLimiter
     metrics: Metrics
     owner: str
     clock: Callable[[], datetime]
@@ -35,6 +39,7 @@ class Service:
 class Tenant:
     id: TenantId
     on_upgrade: OnUpgrade | None
+    limits: Limits
 
 
 def service_of(request: Request) -> Service:
@@ -48,26 +53,47 @@ async def authenticate(request: Request, service: ServiceOf) -> keys.Principal:
     scheme, _, secret = request.headers.get("authorization", "").partition(" ")
     if scheme.lower() != "bearer" or not secret.strip():
         raise Unauthenticated("No API key was given. Send it as 'Authorization: Bearer KEY'.")
-    principal = await service.database.run(lambda conn: keys.authenticate(conn, secret.strip()))
+    principal = await service.database.run(
+        lambda conn: keys.authenticate(conn, secret.strip()), reach=ALL_TENANTS
+    )
     if principal is None:
-        raise Unauthenticated("The API key is not known here. Check that it is of this service, and whole.")
+        raise Unauthenticated(
+            "The API key is not known here, or was revoked. Check that it is of this service, and whole."
+        )
     return principal
 
 
 AnyKey = Annotated[keys.Principal, Depends(authenticate)]
 
 
-async def tenant_of(principal: AnyKey) -> Tenant:
+async def tenant_of(principal: AnyKey, request: Request, service: ServiceOf) -> Tenant:
     if principal.tenant is None or principal.scope is not keys.Scope.TENANT:
-        raise Forbidden("An operator's key cannot read or write conversations; use a tenant's key.")
-    return Tenant(id=principal.tenant, on_upgrade=principal.on_upgrade)
+        raise Forbidden(
+            f"An {principal.scope.value}'s key cannot read or write conversations; use a tenant's key."
+        )
+    left = service.rates.take(principal.key_id, monotonic())
+    if left is not None:
+        request.state.headers = left.headers()
+    reach_for(Reach(tenant=principal.tenant))
+    return Tenant(id=principal.tenant, on_upgrade=principal.on_upgrade, limits=principal.limits)
 
 
 async def operator(principal: AnyKey) -> keys.Principal:
     if principal.scope is not keys.Scope.OPERATOR:
-        raise Forbidden("This needs an operator's key; a tenant's key is for /v1.")
+        raise Forbidden(
+            "This needs an operator's key; a tenant's key is for /v1, an auditor's for /admin/audit."
+        )
+    reach_for(ALL_TENANTS)
+    return principal
+
+
+async def auditor(principal: AnyKey) -> keys.Principal:
+    if principal.scope not in (keys.Scope.AUDITOR, keys.Scope.OPERATOR):
+        raise Forbidden("This needs an auditor's or an operator's key; a tenant's key is for /v1.")
+    reach_for(AUDIT_VIEWS)
     return principal
 
 
 TenantOf = Annotated[Tenant, Depends(tenant_of)]
 Operator = Annotated[keys.Principal, Depends(operator)]
+Auditor = Annotated[keys.Principal, Depends(auditor)]

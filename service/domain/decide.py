@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 
+from service.domain.artifact import MISFITS
 from service.domain.conversation import Conversation, Item
 from service.domain.errors import ConversationLocked, Gone, HeadMoved, InvalidInput, NotFound
 from service.domain.events import (
@@ -135,7 +136,13 @@ def uncovered_items(state: Conversation) -> tuple[Item, ...]:
 def offerable(
     state: Conversation, turn: Turn, artifacts: Sequence[StoredArtifact]
 ) -> tuple[StoredArtifact, ...]:
-    """Without those that were refused on this turn, or for what they are."""
+    """Without those that were refused on this turn, or for what they are.
+
+    None at all once something stored proved broken on this turn: a conversation's artifacts share their leading blocks,
+    and each load that fails costs an attempt.
+    """
+    if any(r.refusal.reason not in MISFITS for r in turn.refusals):
+        return ()
     refused = {r.refusal.artifact for r in turn.refusals} | state.dead
     return tuple(a for a in artifacts if a.artifact not in refused)
 

@@ -1,6 +1,6 @@
 """`plan_turn`: where and how a turn runs, and why; pure policy over what is known of fleet and artifacts."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
@@ -100,23 +100,25 @@ def plan_turn(
     artifacts: Sequence[StoredArtifact],
     rebuild_min_tokens: int,
     contracts: Sequence[Contract] = (),
+    avoid: Collection[BootId] = (),
 ) -> TurnPlan:
     """Args:
     target: the revision that the conversation's alias points at now.
     artifacts: those of this conversation that were not refused, newest first.
     rebuild_min_tokens: below it the decode engine prefills by itself, which is quicker than a queue hop.
     contracts: those in force.
+    avoid: engines that failed this turn a moment ago: they still serve their revision, so the policy holds, and are not picked.
     """
+    able = [e for e in fleet if e.boot not in avoid]
     current = history.revision
     upgraded = current is not None and current != target
     if current is not None and upgraded and policy is not OnUpgrade.REPLAY:
-        if engine := _pick(fleet, current):
-            reason = f"on_upgrade is {policy}"
-            return _decode(PlanKind.STAY, reason, engine, artifacts, contracts)
-        if policy is OnUpgrade.STAY_STRICT:
-            reason = f"on_upgrade is stay_strict and no engine serves {current}"
-            return TurnPlan(kind=PlanKind.REFUSE, reason=reason, revision=current)
-    engine = _pick(fleet, target)
+        if _pick(able, current) is None and _pick(fleet, current) is not None:
+            reason = f"on_upgrade is {policy}, and the engines of {current} have just failed this turn"
+            return TurnPlan(kind=PlanKind.WAIT, reason=reason, revision=current)
+        if stay := _stay(current, policy, able, artifacts, contracts):
+            return stay
+    engine = _pick(able, target)
     if engine is None:
         reason = f"no ready engine serves {target}"
         return TurnPlan(kind=PlanKind.WAIT, reason=reason, revision=target, carry_tokens=history.same_text)
@@ -137,6 +139,22 @@ def plan_turn(
     reason = f"revision changed from {current}: replay {history.tokens} tokens"
     offer = artifacts[0].artifact if artifacts else None
     return TurnPlan(kind=PlanKind.REBUILD, reason=reason, revision=target, engine=engine, offer=offer)
+
+
+def _stay(
+    current: RevisionDigest,
+    policy: OnUpgrade,
+    fleet: Sequence[Engine],
+    artifacts: Sequence[StoredArtifact],
+    contracts: Sequence[Contract],
+) -> TurnPlan | None:
+    """None where the old revision is gone and the policy allows to leave it."""
+    if engine := _pick(fleet, current):
+        return _decode(PlanKind.STAY, f"on_upgrade is {policy}", engine, artifacts, contracts)
+    if policy is OnUpgrade.STAY_STRICT:
+        reason = f"on_upgrade is stay_strict and no engine serves {current}"
+        return TurnPlan(kind=PlanKind.REFUSE, reason=reason, revision=current)
+    return None
 
 
 def pick_prefill(fleet: Sequence[Engine], revision: RevisionDigest) -> Engine | None:

@@ -9,7 +9,13 @@ from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 from service.domain.errors import InvalidInput
 
 SERVICE_ROLE = "everturn_service"
-"""Made by the migrations: may add events and read them, and never owns a table."""
+"""Made by the migrations: may add events and read them, never owns a table, and sees the rows of one tenant: `app.tenant`."""
+
+FLEET_ROLE = "everturn_fleet"
+"""The service's rights over all tenants: for workers, operators, and finding out whose a key is."""
+
+AUDITOR_ROLE = "everturn_auditor"
+"""Reads the audit views, and nothing else."""
 
 CONNECT_TIMEOUT_S = 5
 STATEMENT_TIMEOUT_S = 15
@@ -19,9 +25,9 @@ POOL_TIMEOUT_S = 10
 
 
 def make_engine(
-    url: str, *, application_name: str, pool_size: int = 5, role: str | None = SERVICE_ROLE
+    url: str, *, application_name: str, pool_size: int = 5, role: str | None = FLEET_ROLE
 ) -> Engine:
-    """`role` None keeps the login's own rights, as migrations and tests need.
+    """For what is done for all tenants. `role` None keeps the login's own rights, as migrations and tests need.
 
     Raises:
         InvalidInput: not the address of a Postgres database.
@@ -76,6 +82,8 @@ def startup_options(url: URL, role: str | None) -> str:
 
 def _options(url: URL, application_name: str, pool_size: int, role: str | None) -> dict[str, Any]:
     return {
+        # What people said must not end up in logs, where no erasure finds it.
+        "hide_parameters": True,
         "pool_size": pool_size,
         "max_overflow": pool_size,
         "pool_timeout": POOL_TIMEOUT_S,

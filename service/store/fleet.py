@@ -3,12 +3,12 @@
 from dataclasses import dataclass
 from datetime import datetime
 
-from sqlalchemy import Connection, Select, and_, case, func, select, text, update
+from sqlalchemy import BigInteger, Connection, Select, Text, and_, case, column, func, select, table, update
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.exc import IntegrityError
 
 from service.domain.artifact import BootId
-from service.domain.errors import NotFound, RevisionMismatch
+from service.domain.errors import EngineRetired, NotFound, RevisionMismatch
 from service.domain.events import OnUpgrade
 from service.domain.plan import Engine, EngineRole, EngineState
 from service.domain.revision import Descriptor, RevisionDigest
@@ -31,23 +31,8 @@ class Alias:
     on_upgrade: OnUpgrade | None
 
 
-# An open turn runs where the last pin of its conversation says, if that pin is its own.
-LOAD = (
-    text("""
-    SELECT pinned.engine, count(*) AS attempts
-    FROM turns CROSS JOIN LATERAL (
-        SELECT payload ->> 'turn' AS turn_id, payload ->> 'engine' AS engine
-        FROM events
-        WHERE events.tenant_id = turns.tenant_id AND events.stream = turns.conversation_id
-          AND events.type = 'turn.pinned'
-        ORDER BY events.stream_version DESC LIMIT 1
-    ) AS pinned
-    WHERE NOT turns.closed AND turns.turn_id = pinned.turn_id
-    GROUP BY pinned.engine
-""")
-    .columns(engine=engines.c.boot.type, attempts=func.count().type)
-    .subquery("load")
-)
+LOAD = table("engine_load", column("engine", Text), column("attempts", BigInteger))
+"""Counts over all tenants, which no tenant's transaction could make by itself."""
 
 
 def register_revision(conn: Connection, descriptor: Descriptor, *, label: str | None) -> RevisionDigest:
@@ -107,6 +92,7 @@ def register_engine(
 
     Raises:
         NotFound: a revision that nobody registered.
+        EngineRetired: the boot was retired, and stays so.
         RevisionMismatch: the boot is registered with another revision: a process never changes its own.
     """
     values = {"address": address, "role": role, "lease_expires_at": lease_end(lease_s)}
@@ -117,7 +103,7 @@ def register_engine(
         .on_conflict_do_update(
             index_elements=[engines.c.boot],
             set_={**values, "state": state},
-            where=engines.c.revision == revision,
+            where=(engines.c.revision == revision) & (engines.c.state != EngineState.GONE),
         )
         .returning(engines.c.boot)
     )
@@ -130,6 +116,8 @@ def register_engine(
         raise
     if not registered:
         known = conn.execute(select(engines.c.revision).where(engines.c.boot == boot)).scalar_one()
+        if known == revision:
+            raise EngineRetired(f"Engine {boot} was retired; start its process anew to serve again.")
         raise RevisionMismatch(wanted=known, measured=revision)
 
 

@@ -1,23 +1,37 @@
-"""Tenants and the keys that speak for them; of a key's secret only the hash is kept."""
+"""Tenants, and the keys that speak for them, for operators and for auditors; of a key's secret only the hash is kept."""
 
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
 from hashlib import sha256
 
-from sqlalchemy import Connection, Text, cast, func, select
+from sqlalchemy import Connection, Text, cast, func, or_, select, update
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.exc import IntegrityError
 
 from service.domain.errors import InvalidInput, NotFound
 from service.domain.events import OnUpgrade, TenantId
+from service.domain.limits import NO_LIMITS, Limits
 from service.store.constraints import broken_constraint
-from service.store.tables import ONE_KEY_PER_HASH, TENANT_OF_KEY, TENANTS_FORM, api_keys, tenants
+from service.store.leases import CLOCK, expired, lease_end
+from service.store.tables import (
+    ONE_KEY_PER_HASH,
+    TENANT_OF_KEY,
+    TENANTS_FORM,
+    api_keys,
+    tenant_limits,
+    tenants,
+)
+from service.store.tenants import limits_of
 
 
 class Scope(StrEnum):
     TENANT = "tenant"
+    """Conversations of one tenant: /v1."""
     OPERATOR = "operator"
+    """The fleet, tenants and keys: /admin; no one's conversations."""
+    AUDITOR = "auditor"
+    """The audit views, read only: /admin/audit."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,6 +42,21 @@ class Principal:
     scope: Scope
     key_id: str
     on_upgrade: OnUpgrade | None
+    limits: Limits = NO_LIMITS
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeyRecord:
+    key_id: str
+    tenant: TenantId | None
+    scope: Scope
+    label: str | None
+    created_at: datetime
+    created_by: str | None
+    replaces: str | None
+    revoked_at: datetime | None
+    """From when on it opens nothing; may lie ahead after a rotation."""
+    revoked_by: str | None
 
 
 def create_tenant(conn: Connection, tenant: TenantId, on_upgrade: OnUpgrade | None = None) -> None:
@@ -49,23 +78,36 @@ def create_tenant(conn: Connection, tenant: TenantId, on_upgrade: OnUpgrade | No
         raise
 
 
-def create_key(conn: Connection, *, tenant: TenantId | None, scope: Scope, secret: str, now: datetime) -> str:
+def create_key(
+    conn: Connection,
+    *,
+    tenant: TenantId | None,
+    scope: Scope,
+    secret: str,
+    now: datetime,
+    by: str | None = None,
+    label: str | None = None,
+    replaces: str | None = None,
+) -> str:
     """Returns the key's id.
 
     Raises:
-        InvalidInput: a tenant's key without a tenant, an operator's with one, or a secret in use.
+        InvalidInput: a tenant's key without a tenant, another's with one, or a secret in use.
         NotFound: no such tenant.
     """
     if (scope is Scope.TENANT) != (tenant is not None):
         raise InvalidInput(
-            "A key of scope 'tenant' needs a tenant, one of scope 'operator' has none.", "tenant"
+            "A key of scope 'tenant' needs a tenant, one of scope 'operator' or 'auditor' has none.", "tenant"
         )
     row = {
         "key_id": func.concat("key_", func.replace(cast(func.gen_random_uuid(), Text), "-", "")),
         "tenant_id": tenant,
         "scope": scope,
         "secret_sha256": _hash(secret),
+        "label": label,
         "created_at": now,
+        "created_by": by,
+        "replaces": replaces,
     }
     try:
         key_id: str = conn.execute(insert(api_keys).values(row).returning(api_keys.c.key_id)).scalar_one()
@@ -81,21 +123,102 @@ def create_key(conn: Connection, *, tenant: TenantId | None, scope: Scope, secre
     return key_id
 
 
-def authenticate(conn: Connection, secret: str) -> Principal | None:
-    query = (
-        select(api_keys.c.key_id, api_keys.c.tenant_id, api_keys.c.scope, tenants.c.on_upgrade)
-        .join_from(api_keys, tenants, tenants.c.tenant_id == api_keys.c.tenant_id, isouter=True)
-        .where(api_keys.c.secret_sha256 == _hash(secret))
+def rotate_key(conn: Connection, key_id: str, *, secret: str, grace_s: float, now: datetime, by: str) -> str:
+    """A new key for the same party, whose id is returned; the old one goes on for the grace time, at most.
+
+    Raises:
+        NotFound: no such key.
+        InvalidInput: it is revoked already.
+    """
+    old = _find(conn, key_id)
+    revoke_key(conn, key_id, by=by, after_s=grace_s)
+    return create_key(
+        conn,
+        tenant=old.tenant,
+        scope=old.scope,
+        secret=secret,
+        now=now,
+        by=by,
+        label=old.label,
+        replaces=key_id,
     )
-    row = conn.execute(query).one_or_none()
+
+
+def revoke_key(conn: Connection, key_id: str, *, by: str, after_s: float = 0) -> None:
+    """By the database's clock; a time that was set before can only come nearer.
+
+    Raises:
+        NotFound: no such key.
+        InvalidInput: it is revoked already.
+    """
+    later = or_(api_keys.c.revoked_at.is_(None), api_keys.c.revoked_at > lease_end(after_s))
+    alive = or_(api_keys.c.revoked_at.is_(None), ~expired(api_keys.c.revoked_at))
+    revoking = (
+        update(api_keys)
+        .where(api_keys.c.key_id == key_id, alive, later)
+        .values(revoked_at=lease_end(after_s), revoked_by=by)
+    )
+    if conn.execute(revoking).rowcount == 1:
+        return
+    known = _find(conn, key_id)
+    raise InvalidInput(
+        f"Key {key_id} is revoked already, as of {known.revoked_at:%Y-%m-%d %H:%M:%S} UTC by {known.revoked_by}.",
+        "key_id",
+        "key_revoked",
+    )
+
+
+def list_keys(conn: Connection, tenant: TenantId | None = None) -> list[KeyRecord]:
+    """Oldest first; of every party, or of one tenant."""
+    columns = [c for c in api_keys.c if c.name != "secret_sha256"]
+    query = select(*columns).order_by(api_keys.c.created_at, api_keys.c.key_id)
+    if tenant is not None:
+        query = query.where(api_keys.c.tenant_id == tenant)
+    return [
+        KeyRecord(
+            key_id=row.key_id,
+            tenant=None if row.tenant_id is None else TenantId(row.tenant_id),
+            scope=Scope(row.scope),
+            label=row.label,
+            created_at=row.created_at,
+            created_by=row.created_by,
+            replaces=row.replaces,
+            revoked_at=row.revoked_at,
+            revoked_by=row.revoked_by,
+        )
+        for row in conn.execute(query)
+    ]
+
+
+def authenticate(conn: Connection, secret: str) -> Principal | None:
+    """None for a secret that opens nothing, or nothing any more."""
+    query = (
+        select(api_keys.c.key_id, api_keys.c.tenant_id, api_keys.c.scope, tenants.c.on_upgrade, tenant_limits)
+        .select_from(api_keys)
+        .outerjoin(tenants, tenants.c.tenant_id == api_keys.c.tenant_id)
+        .outerjoin(tenant_limits, tenant_limits.c.tenant_id == api_keys.c.tenant_id)
+        .where(
+            api_keys.c.secret_sha256 == _hash(secret),
+            or_(api_keys.c.revoked_at.is_(None), api_keys.c.revoked_at > CLOCK),
+        )
+    )
+    row = conn.execute(query).mappings().one_or_none()
     if row is None:
         return None
     return Principal(
-        tenant=None if row.tenant_id is None else TenantId(row.tenant_id),
-        scope=Scope(row.scope),
-        key_id=row.key_id,
-        on_upgrade=None if row.on_upgrade is None else OnUpgrade(row.on_upgrade),
+        tenant=None if row["tenant_id"] is None else TenantId(row["tenant_id"]),
+        scope=Scope(row["scope"]),
+        key_id=row["key_id"],
+        on_upgrade=None if row["on_upgrade"] is None else OnUpgrade(row["on_upgrade"]),
+        limits=limits_of(row),
     )
+
+
+def _find(conn: Connection, key_id: str) -> KeyRecord:
+    found = next((key for key in list_keys(conn) if key.key_id == key_id), None)
+    if found is None:
+        raise NotFound("key", key_id, "key_id")
+    return found
 
 
 def _hash(secret: str) -> bytes:

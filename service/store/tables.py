@@ -51,6 +51,7 @@ ONE_ACTIVE_REBUILD = "uq_rebuilds_active"
 REVISION_OF_ALIAS = "fk_aliases_revision"
 REVISION_OF_ENGINE = "fk_engines_revision"
 TENANT_OF_KEY = "fk_api_keys_tenant_id"
+TENANT_OF_LIMITS = "fk_tenant_limits_tenant_id"
 TENANTS_FORM = "ck_tenants_tenant_id"
 ONE_KEY_PER_HASH = "uq_api_keys_secret_sha256"
 
@@ -103,6 +104,22 @@ events = Table(
         postgresql_where=text("type = 'turn.completed'"),
     ),
     Index("ix_events_refused", "position", postgresql_where=text("type = 'kv.refused'")),
+    Index(
+        "ix_events_conversations",
+        "tenant_id",
+        "type",
+        "stream",
+        postgresql_where=text(
+            "type in ('conversation.created', 'conversation.deleted', 'conversation.erased')"
+        ),
+    ),
+    Index(
+        "ix_events_exceptional",
+        text("(payload ->> 'turn')"),
+        "type",
+        postgresql_where=text("type in ('attempt.failed', 'turn.failed', 'kv.rebuilt')"),
+    ),
+    Index("ix_events_occurred_at", "occurred_at", postgresql_using="brin"),
     Index("ix_events_feed", "txid", "position"),
     Index(
         ONE_ERASURE_PER_STREAM,
@@ -150,10 +167,32 @@ api_keys = Table(
     Column("scope", Text, nullable=False),
     Column("secret_sha256", LargeBinary, nullable=False),
     Column("created_at", TIMESTAMP, nullable=False),
+    Column("label", Text),
+    Column("created_by", Text),
+    Column("replaces", Text),
+    Column("revoked_at", TIMESTAMP),
+    Column("revoked_by", Text),
     UniqueConstraint("secret_sha256", name=ONE_KEY_PER_HASH),
-    CheckConstraint("scope in ('tenant', 'operator')", name="ck_api_keys_scope"),
+    CheckConstraint("scope in ('tenant', 'operator', 'auditor')", name="ck_api_keys_scope"),
+    CheckConstraint("(revoked_at is null) = (revoked_by is null)", name="ck_api_keys_revoked"),
     CheckConstraint("(scope = 'tenant') = (tenant_id is not null)", name="ck_api_keys_tenant"),
     CheckConstraint("octet_length(secret_sha256) = 32", name="ck_api_keys_secret_sha256"),
+)
+
+LEAST_LIMIT = "least(request_bytes, items, conversations, concurrent_turns, tokens)"
+
+tenant_limits = Table(
+    "tenant_limits",
+    METADATA,
+    Column("tenant_id", Text, ForeignKey("tenants.tenant_id", name=TENANT_OF_LIMITS), primary_key=True),
+    Column("request_bytes", BigInteger),
+    Column("items", BigInteger),
+    Column("conversations", BigInteger),
+    Column("concurrent_turns", BigInteger),
+    Column("tokens", BigInteger),
+    Column("set_at", TIMESTAMP, nullable=False),
+    Column("set_by", Text, nullable=False),
+    CheckConstraint(f"{LEAST_LIMIT} is null or {LEAST_LIMIT} > 0", name="ck_tenant_limits_numbers"),
 )
 
 revisions = Table(

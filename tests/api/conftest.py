@@ -4,7 +4,9 @@ from collections.abc import Iterator
 
 import pytest
 
+from stack.postgres import EmbeddedPostgres
 from tests.api.stack import Stack, running_stack
+from tests.conftest import copied
 
 
 @pytest.fixture
@@ -14,8 +16,8 @@ def stack(database: str) -> Iterator[Stack]:
 
 
 @pytest.fixture(scope="session")
-def shared_stack(shared_database: str) -> Iterator[Stack]:
+def shared_stack(postgres_server: EmbeddedPostgres, template_database: str) -> Iterator[Stack]:
     """With one engine behind `production`."""
-    with running_stack(shared_database) as running:
+    with copied(postgres_server, template_database) as database, running_stack(database) as running:
         running.start_engine("a", alias=True)
         yield running

@@ -38,7 +38,7 @@ def own_engine(shared_database: str) -> Iterator[Engine]:
 
 
 def test_the_service_connects_under_its_role_with_limits(conn: Connection) -> None:
-    assert role(conn) == "everturn_service"
+    assert role(conn) == "everturn_fleet"
     assert settings(conn) == LIMITS
 
 
@@ -47,6 +47,9 @@ async def test_the_async_engine_does_the_same_and_runs_the_same_functions(shared
     async with engine.connect() as connection:
         assert await connection.run_sync(role) == "everturn_service"
         assert await connection.run_sync(settings) == LIMITS
+        await connection.run_sync(
+            lambda conn: conn.execute(text("SELECT set_config('app.tenant', 'acme', true)"))
+        )
         assert await connection.run_sync(lambda conn: append(conn, created())) == 1
     await engine.dispose()
 

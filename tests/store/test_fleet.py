@@ -4,7 +4,7 @@ import pytest
 from sqlalchemy import Connection, text
 
 from service.domain.artifact import BootId
-from service.domain.errors import NotFound, RevisionMismatch
+from service.domain.errors import EngineRetired, NotFound, RevisionMismatch
 from service.domain.events import ConversationId, OnUpgrade, TurnId
 from service.domain.plan import Engine, EngineRole, EngineState
 from service.domain.revision import RevisionDigest
@@ -143,12 +143,13 @@ def test_a_heartbeat_of_an_unknown_or_retired_boot_asks_it_to_register(conn: Con
     assert not fleet.heartbeat(conn, boot=OLD_ENGINE, lease_s=60)
 
 
-def test_a_retired_engine_is_live_again_once_it_registers(conn: Connection) -> None:
+def test_a_retired_engine_stays_out_of_the_fleet(conn: Connection) -> None:
     register(conn)
     fleet.set_engine_state(conn, boot=NEW_ENGINE, state=EngineState.GONE)
     assert fleet.live_engines(conn) == []
-    register(conn)
-    assert [engine.state for engine in fleet.live_engines(conn)] == [EngineState.READY]
+    with pytest.raises(EngineRetired, match="start its process anew"):
+        register(conn)
+    assert fleet.live_engines(conn) == []
 
 
 def test_a_draining_engine_goes_on_draining_when_it_registers_again(conn: Connection) -> None:

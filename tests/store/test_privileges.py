@@ -69,7 +69,7 @@ def test_the_service_owns_nothing(conn: Connection, statement: str) -> None:
 
 def test_the_service_falls_back_to_its_own_role_and_limits_on_reset(conn: Connection) -> None:
     conn.execute(text("RESET ROLE"))
-    assert conn.execute(text("SELECT current_user")).scalar_one() == "everturn_service"
+    assert conn.execute(text("SELECT current_user")).scalar_one() == "everturn_fleet"
     conn.execute(text("RESET ALL"))
     assert conn.execute(text("SHOW statement_timeout")).scalar_one() == "15s"
 
@@ -104,5 +104,5 @@ def test_the_auditor_reads_every_audit_view_and_nothing_else(
 def test_the_roles_cannot_log_in(owner_conn: Connection) -> None:
     query = text("SELECT rolname, rolcanlogin, rolsuper FROM pg_roles WHERE rolname LIKE 'everturn%'")
     found = {name: (login, superuser) for name, login, superuser in owner_conn.execute(query)}
-    names = {"everturn_owner", "everturn_service", "everturn_auditor"}
+    names = {"everturn_owner", "everturn_service", "everturn_fleet", "everturn_auditor"}
     assert {name: found[name] for name in names} == dict.fromkeys(names, (False, False))

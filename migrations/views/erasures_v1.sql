@@ -1,0 +1,15 @@
+-- Which conversations were erased, by whom and why, and whether anything of what was said is still there (it must not be).
+CREATE VIEW audit.erasures AS
+SELECT
+    tombstone.position,
+    tombstone.tenant_id,
+    tombstone.stream AS conversation_id,
+    tombstone.payload ->> 'by' AS erased_by,
+    tombstone.payload ->> 'reason' AS reason,
+    tombstone.occurred_at AS erased_at,
+    (
+        SELECT count(*) FROM public.event_contents AS kept
+        WHERE kept.tenant_id = tombstone.tenant_id AND kept.stream = tombstone.stream
+    ) AS contents_left
+FROM public.events AS tombstone
+WHERE tombstone.type = 'conversation.erased';
