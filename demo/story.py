@@ -265,7 +265,7 @@ class Story:
 def _answer(response: httpx.Response) -> dict[str, Any]:
     document: dict[str, Any] = response.json()
     if response.is_error:
-        raise RuntimeError(f"{response.request.method} {response.request.url} answered {response.text}")
+        raise StackError(f"{response.request.method} {response.request.url} answered {response.text}")
     return document
 
 

@@ -82,6 +82,11 @@ def socket_folder(placement: Placement, longest_name: str) -> Path:
     return folder
 
 
+def damaged(data: Path) -> str:
+    """The way out of a start that failed, for the case that it was the data."""
+    return f"if {data} is damaged, put a backup in its place or move it away"
+
+
 def remove(directory: Path) -> None:
     """Deletes the data, wherever they are, and the directory. Raises StackError while a server uses them."""
     if not directory.exists():

@@ -20,7 +20,7 @@ from sqlalchemy import URL
 from stack import cluster
 from stack.errors import StackError
 from stack.locks import lock_server, lock_supervisor
-from stack.placement import SHELTER, place, runnable, socket_folder
+from stack.placement import SHELTER, damaged, place, runnable, socket_folder
 from stack.process import Child
 from stack.wheels import wheel_folder
 from workers.child import Program
@@ -168,7 +168,9 @@ class EmbeddedPostgres:
         finally:
             # From here on the server's processes alone hold it.
             os.close(server_lock)
-        self._child.wait_ready(self._answers, timeout_s=self._start_timeout_s)
+        self._child.wait_ready(
+            self._answers, timeout_s=self._start_timeout_s, way_out=damaged(placement.data)
+        )
         self._make_database()
 
     def _answers(self) -> bool:

@@ -11,7 +11,7 @@ from types import FrameType
 
 from service.domain.errors import EverturnError
 from stack.deployment import Deployment, EngineSpec
-from stack.errors import StackError
+from stack.errors import StackError, unusable
 from stack.locks import lock_supervisor
 from stack.ports import find_free_port
 from stack.progress import Progress
@@ -40,6 +40,9 @@ def main() -> int:
     except (StackError, EverturnError) as error:
         print(f"everturn: {error}", flush=True)
         return 1
+    except OSError as error:
+        print(f"everturn: {unusable(error, given.data)}", flush=True)
+        return 1
     return 0
 
 
@@ -54,7 +57,10 @@ def _run(data: Path, port: int, model: Path) -> None:
         first = EngineSpec(name="first", model=model, port=find_free_port(), cores=_all_cores())
         deployment.start_engine(first)
         _point_alias(deployment)
-        ready.write_text(json.dumps({"url": deployment.url}))
+        said = {"pid": str(os.getpid()), "url": deployment.url, "port": str(port), "model": str(model)}
+        fresh = ready.with_suffix(".new")
+        fresh.write_text(json.dumps(said))
+        fresh.replace(ready)
         print("ready", flush=True)
         try:
             while (dead := deployment.first_dead()) is None:

@@ -13,7 +13,7 @@ from urllib.parse import quote
 from stack.errors import StackError
 from stack.locks import lock_server, lock_supervisor
 from stack.passwords import make_password, password_file, read_password
-from stack.placement import SHELTER, Placement, place, runnable, socket_folder
+from stack.placement import SHELTER, Placement, damaged, place, runnable, socket_folder
 from stack.privileges import give
 from stack.process import Child
 from stack.wheels import wheel_folder
@@ -106,7 +106,9 @@ class EmbeddedValkey:
         finally:
             # From here on the server's processes alone hold it.
             os.close(server_lock)
-        self._child.wait_ready(self._answers, timeout_s=self._start_timeout_s)
+        self._child.wait_ready(
+            self._answers, timeout_s=self._start_timeout_s, way_out=damaged(placement.data)
+        )
 
     def _configuration(self, data: Path) -> bytes:
         lines = [

@@ -78,7 +78,8 @@ class Watched(ABC):
     def last_words(self) -> str:
         """One line: why it ended, or ails, as far as it said; and where to read on."""
         line = last_meaningful_line(self.log_tail()) or "it wrote nothing"
-        return f"{line} (log: {self.program.log})"
+        # One that is itself about another's end names the log that matters.
+        return line if "(log: " in line else f"{line} (log: {self.program.log})"
 
     def end_of(self) -> str:
         """As in messages; to be asked once it has ended."""

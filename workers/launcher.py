@@ -28,6 +28,7 @@ from service.domain.errors import (
     Unavailable,
 )
 from service.domain.revision import differing_fields
+from workers.checkpoint_check import require_whole
 from workers.child import Child, Program, Watched
 from workers.engine_options import EngineOptions
 from workers.engine_probe import EngineProbe, Health, Identity
@@ -218,8 +219,9 @@ def launch(argv: Sequence[str]) -> int:
         options.check()
         options = with_private_adapters(options)
         stop = StopSignal()
+        require_whole(options.model)
         log.info("%s: hashing %s", name, options.model)
-        # Also the check of the folder; the engine finds the hashes in the cache.
+        # The engine finds the hashes in the cache.
         weights_digest(options.model, options.run_dir)
         with httpx.Client(trust_env=False) as http:
             Launcher(options, http, stop).run()

@@ -16,6 +16,7 @@ from tests.workers.fake_api import FakeApi, serving
 from tests.workers.launched import Launched
 from tests.workers.prefill_engine import PrefillEngine
 from tests.workers.prefill_engine import serving as serving_prefills
+from tests.workers.shards import write_checkpoint
 from tests.workers.waiting import register
 
 NewWorker = Callable[[], CeleryWorker]
@@ -35,8 +36,7 @@ def launched(tmp_path: Path, api: FakeApi) -> Iterator[Launched]:
     for folder in (package, package.parent, package.parent.parent):
         (folder / "__init__.py").touch()
     (package / "api_server.py").write_text(FAKE_VLLM.read_text())
-    (tmp_path / "model").mkdir()
-    (tmp_path / "model/model.safetensors").write_bytes(b"weights")
+    write_checkpoint(tmp_path / "model")
     (tmp_path / "key").write_text("operator-key\n")
     launched = Launched(folder=tmp_path, port=find_free_port(), api_url=api.url)
     yield launched

@@ -1,6 +1,7 @@
 """The engine launcher: refuses bad input at once, serves only what was measured, and ends what it started."""
 
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -248,7 +249,7 @@ def test_another_engine_on_the_port_is_not_taken_for_ours(launched: Launched, ap
 
 def test_an_engine_without_identity_says_why(launched: Launched, monkeypatch: pytest.MonkeyPatch) -> None:
     launched.behave(identity_status=503, identity={"error": {"message": "pipeline parallel"}})
-    launched.start("--start-timeout", "1")
+    launched.start("--start-timeout", "4")
     status, said = launched.end()
     assert (status, "pipeline parallel" in said) == (1, True)
 
@@ -291,14 +292,19 @@ def refused(launched: Launched, *more: str) -> str:
 
 
 def test_a_missing_model_is_refused(launched: Launched) -> None:
-    (launched.model / "model.safetensors").unlink()
-    launched.model.rmdir()
+    shutil.rmtree(launched.model)
     assert "model' is not a folder on this machine" in refused(launched)
 
 
 def test_a_model_without_safetensors_is_refused(launched: Launched) -> None:
     (launched.model / "model.safetensors").unlink()
     assert "has no .safetensors file" in refused(launched)
+
+
+def test_a_model_that_was_not_downloaded_to_the_end_is_refused(launched: Launched) -> None:
+    shard = launched.model / "model.safetensors"
+    shard.write_bytes(shard.read_bytes()[:-1])
+    assert "is not a whole safetensors file" in refused(launched)
 
 
 def test_a_port_in_use_is_refused(launched: Launched) -> None:

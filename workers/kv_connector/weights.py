@@ -28,7 +28,7 @@ def weights_digest(model_path: Path, cache: Path, *, paranoid: bool = False) -> 
     Raises:
         InvalidInput: naming the path, what is wrong with it, and the way out.
     """
-    return files_digest(_shards(model_path), cache, paranoid=paranoid)
+    return files_digest(shards(model_path), cache, paranoid=paranoid)
 
 
 def files_digest(paths: Iterable[Path], cache: Path | None, *, paranoid: bool = False) -> str:
@@ -59,17 +59,18 @@ def _hashed(paths: Sequence[Path]) -> list[str]:
         return list(pool.map(_sha256_of, paths))
 
 
-def _shards(model_path: Path) -> list[Path]:
+def shards(model_path: Path) -> list[Path]:
+    """Raises: InvalidInput, as `weights_digest`."""
     if not model_path.is_dir():
         raise InvalidInput(
             f"'{model_path}' is not a folder on this machine. Download the checkpoint and give its folder: "
             "names, branches and tags move, and identify nothing.",
             "model",
         )
-    shards = [path for path in model_path.iterdir() if path.suffix == ".safetensors"]
-    if not shards:
+    found = [path for path in model_path.iterdir() if path.suffix == ".safetensors"]
+    if not found:
         raise InvalidInput(f"'{model_path}' has no .safetensors file. {_way_out(model_path)}", "model")
-    return shards
+    return found
 
 
 def _way_out(model_path: Path) -> str:
