@@ -8,8 +8,8 @@ from datetime import UTC, datetime
 from typing import Any
 
 from celery.beat import Scheduler
-from sqlalchemy import Connection, Engine
-from sqlalchemy.exc import SQLAlchemyError
+from sqlalchemy import Engine
+from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
 from service import turn_flow
 from service.domain.errors import EverturnError, Unavailable
@@ -76,8 +76,7 @@ class Backlog:
 
 def sweep(database: Engine, doorbell: Doorbell, backlog: Backlog) -> None:
     """Raises: SQLAlchemyError where the database cannot be used now."""
-    with database.begin() as conn:
-        fail_orphans(conn)
+    fail_orphans(database)
     with database.begin() as conn:
         stalled = dict(rebuilds.stalled(conn, queued_for_s=QUEUED_TOO_LONG_S, limit=BATCH))
     for rebuild in backlog.due(stalled, time.monotonic()):
@@ -89,14 +88,17 @@ def sweep(database: Engine, doorbell: Doorbell, backlog: Backlog) -> None:
         log.info("rang again for rebuild %s", rebuild)
 
 
-def fail_orphans(conn: Connection) -> None:
-    for orphan in turns.orphaned(conn, BATCH):
+def fail_orphans(database: Engine) -> None:
+    """One transaction for each, so that one that cannot be failed now keeps no other waiting."""
+    with database.begin() as conn:
+        orphans = turns.orphaned(conn, BATCH)
+    for orphan in orphans:
         try:
-            with conn.begin_nested():
+            with database.begin() as conn:
                 turn_flow.fail_orphan(
                     conn, orphan.tenant, orphan.conversation, orphan.turn, datetime.now(UTC)
                 )
-        except EverturnError as error:
+        except (EverturnError, DBAPIError) as error:
             log.warning("turn %s stays open: %s", orphan.turn, error)
         else:
             log.info("failed turn %s, which nobody runs any more", orphan.turn)

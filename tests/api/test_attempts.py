@@ -5,12 +5,12 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from sqlalchemy import text
 
-from service import turn_flow
 from service.api.app import now
 from service.domain.artifact import RefusalReason
 from service.domain.events import AttemptFailed, ConversationId, KvRefused, TurnCompleted, TurnFailed, TurnId
 from tests.api.stack import TENANT, Stack, deltas, eventually, names, running_stack
 from tests.engines.simulated import render
+from tests.flows.orphans import fail_as_orphan
 
 
 def text_of(answer: dict[str, object]) -> str:
@@ -167,7 +167,7 @@ def test_a_late_attempt_is_fenced_off(stack: Stack) -> None:
         turn = stack.state(conversation).open_turn
         assert turn is not None
         with stack.database.begin() as conn:
-            turn_flow.fail_orphan(conn, TENANT, ConversationId(conversation), TurnId(turn.id), now())
+            fail_as_orphan(conn, TENANT, ConversationId(conversation), TurnId(turn.id), now())
         engine.faults.release.set()
         answer = asked.result()
     assert answer.status_code == 503

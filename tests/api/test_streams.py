@@ -2,11 +2,11 @@
 
 from concurrent.futures import ThreadPoolExecutor
 
-from service import turn_flow
 from service.api.app import now
 from service.domain.events import AttemptFailed, ConversationId, TurnFailed
 from service.domain.turn import TurnState
 from tests.api.stack import TENANT, Stack, deltas, eventually, names, running_stack, sse
+from tests.flows.orphans import fail_as_orphan
 from workers.sweeper import fail_orphans
 
 IN_ORDER = [
@@ -130,8 +130,7 @@ def test_a_turn_cut_off_by_a_stop_ends_as_an_orphan(database: str) -> None:
 
 
 def swept(stack: Stack, conversation: str) -> bool:
-    with stack.database.begin() as conn:
-        fail_orphans(conn)
+    fail_orphans(stack.database)
     return isinstance(stack.events(conversation)[-1], TurnFailed)
 
 
@@ -146,7 +145,7 @@ def test_a_lost_lease_stops_the_work_that_could_not_be_accepted(database: str) -
             turn = stack.state(conversation).open_turn
             assert turn is not None
             with stack.database.begin() as conn:
-                turn_flow.fail_orphan(conn, TENANT, ConversationId(conversation), turn.id, now())
+                fail_as_orphan(conn, TENANT, ConversationId(conversation), turn.id, now())
             answer = asked.result()
             engine.faults.release.set()
         assert answer.json()["error"]["code"] == "orphaned"

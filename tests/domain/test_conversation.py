@@ -1,6 +1,8 @@
+from dataclasses import replace
+
 import pytest
 
-from service.domain.artifact import RefusalReason
+from service.domain.artifact import ArtifactId, RefusalReason
 from service.domain.conversation import Conversation
 from service.domain.decide import accept_turn, continue_turn, offerable, uncovered_items
 from service.domain.errors import ConversationLocked, FenceLost, Internal, InvalidInput, NotFound
@@ -133,9 +135,22 @@ def test_a_refused_handle_is_never_offered_again_to_the_same_turn() -> None:
     assert _offered(folded([*OPENING, pinned(), refused(RefusalReason.REVISION_MISMATCH)])) == ()
 
 
+def test_after_one_broken_block_the_turn_is_offered_nothing_more() -> None:
+    other = replace(STORED, artifact=ArtifactId("kv_0000000000000099"))
+    broken = refused(RefusalReason.CHECKSUM_MISMATCH)
+    misfit = refused(RefusalReason.REVISION_MISMATCH)
+    for refusal, left in ((broken, ()), (misfit, (other,))):
+        state = folded([*OPENING, pinned(), refusal, attempt_failed()])
+        assert offerable(state, state.turns[TURN], [STORED, other]) == left
+
+
 @pytest.mark.parametrize(
     ("reason", "later"),
-    [(RefusalReason.REVISION_MISMATCH, (STORED,)), (RefusalReason.CHECKSUM_MISMATCH, ())],
+    [
+        (RefusalReason.REVISION_MISMATCH, (STORED,)),
+        (RefusalReason.STORE_UNREACHABLE, (STORED,)),
+        (RefusalReason.CHECKSUM_MISMATCH, ()),
+    ],
 )
 def test_a_later_turn_is_offered_it_unless_it_was_broken(
     reason: RefusalReason, later: tuple[StoredArtifact, ...]

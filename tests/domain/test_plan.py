@@ -46,6 +46,7 @@ def plan(
     artifacts: tuple[StoredArtifact, ...] = (stored(OLD),),
     tokens: int = 400,
     same_text: bool = True,
+    avoid: tuple[BootId, ...] = (),
 ) -> TurnPlan:
     return plan_turn(
         history=History(revision=revision, tokens=tokens, same_text=same_text),
@@ -54,6 +55,7 @@ def plan(
         fleet=fleet,
         artifacts=artifacts,
         rebuild_min_tokens=64,
+        avoid=avoid,
     )
 
 
@@ -103,6 +105,22 @@ def test_stay_replays_once_the_old_revision_is_gone() -> None:
 def test_stay_strict_refuses_once_the_old_revision_is_gone() -> None:
     result = plan(policy=OnUpgrade.STAY_STRICT, fleet=(engine(NEW),))
     assert (result.kind, result.revision) == (PlanKind.REFUSE, OLD)
+
+
+@pytest.mark.parametrize("policy", [OnUpgrade.STAY, OnUpgrade.STAY_STRICT])
+def test_staying_waits_for_an_engine_that_has_just_failed_rather_than_leave_its_revision(
+    policy: OnUpgrade,
+) -> None:
+    old = engine(OLD)
+    result = plan(policy=policy, fleet=(old, engine(NEW)), avoid=(old.boot,))
+    assert (result.kind, result.revision) == (PlanKind.WAIT, OLD)
+
+
+def test_an_engine_that_has_just_failed_is_not_picked() -> None:
+    fleet = (engine(NEW, "boot_a"), engine(NEW, "boot_b"))
+    chosen = plan(fleet=fleet, avoid=(BootId("boot_a"),)).engine
+    assert chosen is not None
+    assert chosen.boot == "boot_b"
 
 
 @pytest.mark.parametrize(

@@ -37,6 +37,7 @@ from tests.flows.fleet import (
     plan,
     published,
 )
+from tests.flows.orphans import fail_as_orphan
 
 OTHER = RevisionDigest("rev_" + "0" * 64)
 REFUSAL = Refusal(
@@ -86,7 +87,7 @@ def test_a_pinned_turn_is_not_pinned_again(conn: Connection) -> None:
 
 def test_a_turn_that_ended_while_it_waited_is_not_planned_any_more(conn: Connection) -> None:
     running = answered(conn)
-    turn_flow.fail_orphan(conn, ACME, running.conversation, running.turn, NOW)
+    fail_as_orphan(conn, ACME, running.conversation, running.turn, NOW)
     with pytest.raises(FenceLost):
         plan(conn, running, "boot_a")
 
@@ -199,10 +200,17 @@ def test_kv_of_a_rebuild_is_reused_by_the_next_attempt(conn: Connection) -> None
 
 def test_an_orphan_is_failed_whatever_it_was_doing_and_the_conversation_goes_on(conn: Connection) -> None:
     running, _, _ = upgraded(conn)
-    turn_flow.fail_orphan(conn, ACME, running.conversation, running.turn, NOW)
+    fail_as_orphan(conn, ACME, running.conversation, running.turn, NOW)
     kinds = [type(e) for e in events_of(conn, running)]
     assert kinds[-3:] == [TurnPinned, AttemptFailed, TurnFailed]
     assert turns.orphaned(conn, 10) == []
+
+
+def test_a_turn_whose_owner_came_back_is_left_to_it(conn: Connection) -> None:
+    running, _, _ = upgraded(conn)
+    before = events_of(conn, running)
+    turn_flow.fail_orphan(conn, ACME, running.conversation, running.turn, NOW)
+    assert events_of(conn, running) == before
 
 
 def test_a_completed_turn_is_not_failed_as_an_orphan(conn: Connection) -> None:

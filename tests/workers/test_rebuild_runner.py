@@ -9,12 +9,12 @@ import pytest
 from pydantic import SecretStr
 from sqlalchemy import Engine, text
 
-from service import turn_flow
 from service.domain.artifact import BootId, RefusalReason
 from service.domain.plan import EngineState
 from service.settings import Settings
 from service.store import fleet, rebuilds
 from tests.domain.descriptors import V12, V13
+from tests.flows.orphans import fail_as_orphan
 from tests.workers.prefill_engine import PrefillEngine, serving
 from tests.workers.waiting import ACME, WINDOW, Waiting, make_waiting, register
 from workers import rebuild_runner
@@ -212,7 +212,7 @@ def test_a_rebuild_whose_turn_has_ended_changes_nothing(
     late.start()
     prefiller.begun.acquire(timeout=10)
     with waiting.database.begin() as conn:
-        turn_flow.fail_orphan(conn, ACME, waiting.conversation, waiting.turn, waiting.row().created_at)
+        fail_as_orphan(conn, ACME, waiting.conversation, waiting.turn, waiting.row().created_at)
     before = waiting.event_names()
     prefiller.go.set()
     late.join()
