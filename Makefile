@@ -1,7 +1,7 @@
 .DEFAULT_GOAL := help
 PY := .venv/bin/python
 
-.PHONY: help demo up down status clean test check bench-kv lock setup setup-dev
+.PHONY: help demo up down status clean test check clients bench-kv lock setup setup-dev
 
 help: ## Show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
@@ -27,6 +27,9 @@ test: setup-dev ## Install what the tests need and run all of them, real vLLM in
 
 check: setup-dev ## Static checks: ruff, mypy, import-linter, deptry, squawk
 	@scripts/check.sh
+
+clients: ## Try openai-agents and LangChain against what `make up` started, in an environment of their own
+	@scripts/clients.sh
 
 bench-kv: setup-dev ## What stored KV gains and what the guard costs, on real vLLM; the last line is JSON
 	@test -d .everturn/checkpoints/v12 || $(PY) -m demo.checkpoints --root .everturn/checkpoints >/dev/null
