@@ -187,3 +187,17 @@ def test_a_contract_does_not_excuse_an_artifact_that_lies_about_its_producer(con
     )
     append(conn, created(), said("hi"), turn_started(), pinned(revision=NEWER.digest), turn)
     assert len(hits(conn)) == 1
+
+
+def test_no_transaction_of_a_tenant_can_approve_or_revoke(conn: Connection) -> None:
+    contract = approve(conn)
+    for statement in (
+        "INSERT INTO contracts SELECT * FROM contracts",
+        "UPDATE contracts SET revoked_at = now()",
+    ):
+        with conn.begin_nested() as attempt:
+            conn.execute(text("SET LOCAL ROLE everturn_service"))
+            with pytest.raises(ProgrammingError, match="permission denied"):
+                conn.execute(text(statement))
+            attempt.rollback()
+    assert contracts.in_force(conn) == [contract]

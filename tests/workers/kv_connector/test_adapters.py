@@ -137,9 +137,10 @@ def test_a_name_or_id_that_has_stood_for_other_bytes_is_unknown_from_then_on(
     """vLLM takes two requests of one name, or of one id, for the same adapter, in one batch too."""
     adapters = Adapters(tmp_path / "adapters")
     first = LoRA(lora_path=str(copy(tmp_path)), lora_name="a", lora_int_id=1)
-    other = {"lora_name": "b", "lora_int_id": 2, "lora_path": str(copy(tmp_path, b"B"))}
-    assert adapters.measure(first) != adapters.measure(LoRA(**other | {"lora_name": "c", "lora_int_id": 3}))
-    assert "other bytes" in unknown(adapters, LoRA(**other | {same: getattr(first, same)}))
+    other = LoRA(lora_path=str(copy(tmp_path, b"B")), lora_name="b", lora_int_id=2)
+    assert adapters.measure(first) != adapters.measure(replace(other, lora_name="c", lora_int_id=3))
+    clash: dict[str, Any] = {same: getattr(first, same)}
+    assert "other bytes" in unknown(adapters, replace(other, **clash))
     assert "other bytes" in unknown(adapters, first)
 
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
@@ -72,12 +73,13 @@ def test_a_claim_is_compared_with_the_model_that_the_request_names(engine: RealE
     own = Descriptor.from_json(engine.identity["descriptor"])
     adapted = effective(own, take_copy(folder / "one", folder / "copies").name).digest
     ids = prompt("claims", 40)
-    for model, claimed, status in (
+    claims: list[tuple[dict[str, Any], str, int]] = [
         ({}, own.digest, 200),
         ({"model": "one"}, adapted, 200),
         ({"model": "one"}, own.digest, 409),
         ({}, adapted, 409),
-    ):
+    ]
+    for model, claimed, status in claims:
         reply = engine.generate(ids, headers={REVISION_HEADER: claimed}, **model)
         assert reply.status == status, (model, claimed)
         if status == 200:
