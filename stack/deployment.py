@@ -28,6 +28,7 @@ ZYGOTE_START_S = 180.0
 ENGINE_START_S = 300.0
 ENGINE_DRAIN_S = 45.0
 WORKER_STOP_S = 25.0
+KV_BUDGET_GIB = "20"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -176,6 +177,10 @@ class Deployment:
             self._bootstrap()
         with self._progress.step("the Celery worker starts"):
             self.restart_worker()
+        budget = self._environment.get("EVERTURN_KV_BUDGET_GIB", KV_BUDGET_GIB)
+        self._child(
+            "KV collector", ["-m", "workers.kv_collector", "--store", str(self.kv), "--budget-gib", budget]
+        )
         with self._progress.step("vLLM is imported, once for all engines"):
             zygote.wait_ready(self._zygote_listens, timeout_s=ZYGOTE_START_S)
 

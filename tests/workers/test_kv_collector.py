@@ -2,6 +2,8 @@
 
 import logging
 import os
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,7 +15,7 @@ from hypothesis import strategies as st
 from service.domain.artifact import ArtifactId, BootId
 from service.domain.revision import RevisionDigest
 from tests.workers.kv_connector.stored import conversation, paths, put
-from workers.kv_collector import GRACE_MS, Collector, Limits, Why, choose, only_collector, run
+from workers.kv_collector import GRACE_MS, Collector, Limits, Why, choose, main, only_collector, run
 from workers.kv_connector.block_file import sealed, unsealed
 from workers.kv_connector.catalog import Catalog, Listed, ListedBlock, distinct_bytes
 from workers.kv_connector.store import BlockStore
@@ -182,6 +184,28 @@ def test_a_store_that_does_not_answer_is_tried_again(
         run(store, Limits(), passes())
     assert "has to wait for its collector" in caplog.text
     assert handles(store) == set()
+
+
+@pytest.mark.parametrize("option", ["--budget-gib", "--max-age-h", "--every-s"])
+def test_a_limit_must_be_above_zero(option: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["--store", "kv", option, "0"])
+    assert f"{option} 0.0 must be greater than 0" in capsys.readouterr().err
+
+
+def test_the_process_collects_until_it_is_ended(store: BlockStore) -> None:
+    put(store, "kv_00000000", conversation(1), expires_ms=1)
+    arguments = ["--store", str(store.root), "--every-s", "0.05"]
+    process = subprocess.Popen([sys.executable, "-m", "workers.kv_collector", *arguments])
+    try:
+        deadline = time.monotonic() + 20
+        while handles(store) and time.monotonic() < deadline:
+            time.sleep(0.05)
+        assert handles(store) == set()
+        assert process.poll() is None
+    finally:
+        process.terminate()
+        process.wait()
 
 
 def listed(name: int, used_ms: int, expires_ms: int, blocks: frozenset[int]) -> Listed:
