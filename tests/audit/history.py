@@ -1,0 +1,326 @@
+"""Two weeks of a small service, made by its own flows: an upgrade, a turn that stayed, failures, an erasure, keys and limits."""
+
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from itertools import count
+
+from sqlalchemy import Connection
+
+from service import conversation_flow, erasure_flow, rollout_flow, turn_flow
+from service.conversation_flow import NewMessage, TurnRequest
+from service.domain.artifact import ArtifactId, BootId, MadeBy, RefusalReason
+from service.domain.events import (
+    AttemptFailed,
+    ConversationId,
+    ItemId,
+    KvRefused,
+    KvSource,
+    OnUpgrade,
+    Role,
+    Sampling,
+    TenantId,
+    TurnCompleted,
+    TurnId,
+)
+from service.domain.evidence import Evidence, Loaded, Published, Refusal
+from service.domain.limits import Limits
+from service.domain.plan import Engine, EngineRole
+from service.domain.revision import RevisionDigest
+from service.store import event_store, keys, rebuilds, tenants
+from service.turn_flow import Pinned
+from tests.engines.simulated import descriptor
+
+BEGIN = datetime(2026, 3, 2, 9, 0, tzinfo=UTC)
+FAR_MS = 4_000_000_000_000
+ACME = TenantId("acme")
+GLOBEX = TenantId("globex")
+
+
+@dataclass(slots=True)
+class Story:
+    conn: Connection
+    now: datetime = BEGIN
+    numbers: "count[int]" = field(default_factory=lambda: count(1))
+    kv: dict[ConversationId, Published] = field(default_factory=dict)
+
+    def new_id(self, prefix: str) -> str:
+        return f"{prefix}{next(self.numbers):04d}"
+
+    def later(self, **passed: float) -> datetime:
+        self.now += timedelta(**passed)
+        return self.now
+
+    def engine(self, weights: str, boot: str, label: str) -> RevisionDigest:
+        rollout_flow.register_revision(self.conn, descriptor(weights), label=label)
+        engine = rollout_flow.NewEngine(
+            boot=BootId(boot),
+            address="http://127.0.0.1:8101",
+            role=EngineRole.BOTH,
+            descriptor=descriptor(weights),
+            expected=None,
+        )
+        return rollout_flow.register_engine(
+            self.conn,
+            engine,
+            allowed_hosts=frozenset({"127.0.0.1"}),
+            lease_s=3600,
+            now=self.later(minutes=1),
+        )
+
+    def move(self, revision: RevisionDigest, by: str) -> None:
+        now = self.later(minutes=1)
+        rollout_flow.move_alias(
+            self.conn, alias="production", revision=revision, on_upgrade=None, by=by, now=now
+        )
+
+    def accept(
+        self,
+        text: str,
+        *,
+        tenant: TenantId = ACME,
+        chat: ConversationId | None = None,
+        policy: OnUpgrade | None = None,
+    ) -> tuple[ConversationId, TurnId]:
+        request = TurnRequest(
+            tenant=tenant,
+            tenant_policy=None,
+            conversation=chat,
+            previous=None,
+            alias=None,
+            default_alias="production",
+            messages=(NewMessage(role=Role.USER, text=text),),
+            instructions=None,
+            on_upgrade=policy,
+            sampling=Sampling(max_output_tokens=64, temperature=0.0, top_p=1.0),
+            metadata={},
+            idempotency_key=None,
+            request_hash="h",
+        )
+        made = conversation_flow.accept_turn(
+            self.conn,
+            request,
+            owner="api_1",
+            lease_s=60,
+            now=self.later(minutes=7),
+            new_id=self.new_id,
+        )
+        return made.conversation, made.turn
+
+    def pin(self, tenant: TenantId, chat: ConversationId, turn: TurnId) -> Pinned:
+        planned = turn_flow.plan_attempt(
+            self.conn,
+            tenant=tenant,
+            conversation=chat,
+            turn=turn,
+            avoid=frozenset(),
+            rebuild_min_tokens=8,
+            now=self.later(seconds=0.25),
+            new_id=self.new_id,
+        )
+        assert isinstance(planned, Pinned)
+        return planned
+
+    def published(self, engine: Engine, tokens: int, made_by: MadeBy) -> Published:
+        return Published(
+            artifact=ArtifactId(f"{self.new_id('kv_')}{'0' * 8}"),
+            revision=engine.revision,
+            producer=engine.boot,
+            made_by=made_by,
+            tokens=tokens,
+            blocks=tokens // 4,
+            bytes=tokens * 1024,
+            expires_ms=FAR_MS,
+            tip="ab" * 32,
+        )
+
+    def rebuild(self, tenant: TenantId, chat: ConversationId, pinned: Pinned) -> Published:
+        """By a worker that came after another which died."""
+        assert pinned.rebuild is not None
+        rebuilds.claim(self.conn, rebuild=pinned.rebuild, owner="worker-1:17", lease_s=-1)
+        claim = rebuilds.claim(self.conn, rebuild=pinned.rebuild, owner="worker-2:23", lease_s=60)
+        assert claim is not None
+        old = self.kv[chat]
+        made = self.published(pinned.engine, len(turn_flow.rebuild_prompt(self.conn, claim)), MadeBy.PREFILL)
+        refusal = Refusal(
+            artifact=old.artifact,
+            reason=RefusalReason.REVISION_MISMATCH,
+            detail="made under another revision",
+            differing=("kv.weights",),
+            artifact_revision=old.revision,
+            artifact_producer=old.producer,
+        )
+        evidence = Evidence(
+            attempt=f"{claim.rebuild}.{claim.fence}",
+            boot=pinned.engine.boot,
+            revision=pinned.engine.revision,
+            prompt_tokens=claim.tokens_total,
+            refusal=refusal,
+            published=made,
+        )
+        turn_flow.record_rebuild(
+            self.conn, claim=claim, evidence=evidence, engine=pinned.engine, now=self.later(seconds=1.5)
+        )
+        return made
+
+    def answer(self, tenant: TenantId, chat: ConversationId, turn: TurnId, pinned: Pinned, text: str) -> None:
+        state = event_store.load_conversation(self.conn, tenant, chat)
+        source, read = KvSource.NONE, None
+        if pinned.rebuild is not None:
+            source, read = KvSource.REBUILT, self.rebuild(tenant, chat, pinned)
+        elif pinned.pinned.offer is not None:
+            source, read = KvSource.REUSED, self.kv[chat]
+        delta = tuple(range(100, 112)) if state.window else tuple(range(1, 33))
+        output = tuple(range(200, 200 + len(text.split())))
+        window = len(state.window) + len(delta)
+        kept = self.published(pinned.engine, window + len(output), MadeBy.DECODE)
+        completed = TurnCompleted(
+            turn=turn,
+            attempt=pinned.pinned.attempt,
+            item=ItemId(self.new_id("msg_")),
+            text=text,
+            finish_reason="stop",
+            extends=state.last.turn if state.last else None,
+            prompt_delta=delta,
+            output=output,
+            prompt_tokens=window,
+            local_tokens=0,
+            kv_source=source,
+            kv_reason=pinned.pinned.reason,
+            requested_revision=pinned.pinned.revision,
+            engine=pinned.engine.boot,
+            engine_revision=pinned.engine.revision,
+            loaded=None
+            if read is None
+            else Loaded(
+                artifact=read.artifact,
+                revision=read.revision,
+                producer=read.producer,
+                tokens=read.tokens,
+                bytes=read.bytes,
+                seconds=0.02,
+            ),
+            published=kept.artifact,
+        )
+        turn_flow.complete_turn(
+            self.conn,
+            tenant=tenant,
+            conversation=chat,
+            refusal=None,
+            completed=completed,
+            now=self.later(seconds=2),
+        )
+        turn_flow.record_published(
+            self.conn, tenant=tenant, conversation=chat, published=kept, now=self.later(seconds=0.5)
+        )
+        self.kv[chat] = kept
+
+    def turn(
+        self,
+        text: str,
+        *,
+        tenant: TenantId = ACME,
+        chat: ConversationId | None = None,
+        policy: OnUpgrade | None = None,
+    ) -> ConversationId:
+        chat, turn = self.accept(text, tenant=tenant, chat=chat, policy=policy)
+        self.answer(tenant, chat, turn, self.pin(tenant, chat, turn), f"an answer to {text}")
+        return chat
+
+    def lost_attempt(self, tenant: TenantId, chat: ConversationId, turn: TurnId) -> None:
+        """The stored block proved broken while it was loaded."""
+        pinned = self.pin(tenant, chat, turn)
+        attempt = pinned.pinned.attempt
+        broken = Refusal(
+            artifact=self.kv[chat].artifact,
+            reason=RefusalReason.CHECKSUM_MISMATCH,
+            detail="block 2 is not what its header says",
+            artifact_revision=self.kv[chat].revision,
+            artifact_producer=self.kv[chat].producer,
+        )
+        turn_flow.fail_attempt(
+            self.conn,
+            tenant=tenant,
+            conversation=chat,
+            refusal=KvRefused(
+                turn=turn,
+                attempt=attempt,
+                engine=pinned.engine.boot,
+                engine_revision=pinned.engine.revision,
+                refusal=broken,
+            ),
+            failed=AttemptFailed(
+                turn=turn, attempt=attempt, reason="the KV load failed verification", partial_text=""
+            ),
+            now=self.later(seconds=1),
+        )
+
+
+def tell(conn: Connection) -> None:
+    """All of it, in one transaction; ids and times are the same every time."""
+    story = Story(conn)
+    for tenant in (ACME, GLOBEX):
+        keys.create_tenant(conn, tenant)
+    _give_keys(story)
+    v12 = story.engine("12" * 32, "boot_a1", "v12")
+    story.move(v12, "alice")
+    capital = story.turn("what is the capital of France")
+    story.turn("and of Italy", chat=capital)
+    tides = story.turn("why are there tides", tenant=GLOBEX)
+    gone = story.turn("my name is Jane Doe")
+    story.later(days=6)
+    v13 = story.engine("13" * 32, "boot_b1", "v13")
+    story.move(v13, "bob")
+    story.turn("and of Spain", chat=capital)
+    for place in ("Portugal", "Norway", "Chile", "Peru"):
+        story.turn(f"and of {place}", chat=capital)
+    story.turn("and why twice a day", tenant=GLOBEX, chat=tides, policy=OnUpgrade.STAY)
+    _, turn = story.accept("and the moon", tenant=GLOBEX, chat=tides)
+    story.answer(GLOBEX, tides, turn, story.pin(GLOBEX, tides, turn), "an answer to and the moon")
+    _, turn = story.accept("and the sun", tenant=GLOBEX, chat=tides)
+    story.lost_attempt(GLOBEX, tides, turn)
+    story.answer(GLOBEX, tides, turn, story.pin(GLOBEX, tides, turn), "an answer to and the sun")
+    _, turn = story.accept("and on Mars", tenant=GLOBEX, chat=tides)
+    turn_flow.fail_turn(
+        conn,
+        tenant=GLOBEX,
+        conversation=tides,
+        turn=turn,
+        code="no_engine",
+        message="The turn waited 120 s for an engine.",
+        now=story.later(seconds=120),
+    )
+    erasure_flow.erase_conversation(
+        conn,
+        tenant=ACME,
+        conversation=gone,
+        by="carol",
+        reason="request of the end user",
+        now=story.later(hours=1),
+    )
+    story.later(days=1)
+    story.move(v12, "alice")
+
+
+def _give_keys(story: Story) -> None:
+    scope = keys.Scope
+    for number, (name, tenant, kind) in enumerate(
+        [("acme app", ACME, scope.TENANT), ("ops", None, scope.OPERATOR), ("audit 2026", None, scope.AUDITOR)]
+    ):
+        keys.create_key(
+            story.conn,
+            tenant=tenant,
+            scope=kind,
+            secret=f"history {number}",
+            now=story.later(minutes=1),
+            by="install",
+            label=name,
+        )
+    [old] = [key.key_id for key in keys.list_keys(story.conn) if key.label == "ops"]
+    keys.rotate_key(
+        story.conn, old, secret="history 9", grace_s=0, now=story.later(minutes=1), by="alice"
+    )
+    tenants.set_limits(
+        story.conn, GLOBEX, Limits(concurrent_turns=8, tokens=100_000), by="alice", now=story.later(minutes=1)
+    )
+
+
