@@ -28,6 +28,8 @@ class Settings(BaseSettings):
     turn_wait_s: float = Field(default=120, ge=0)
     """How long a turn queues for an engine of its revision."""
     rebuild_timeout_s: float = Field(default=120, gt=0)
+    rebuild_claim_s: float = Field(default=10, gt=0)
+    """How long a turn waits for a worker to take its rebuild up; then it prefills where it decodes."""
     rebuild_min_tokens: int = Field(default=64, ge=1)
     requests_per_minute: int = Field(default=0, ge=0)
     """Of each tenant's key, in each process of the API; 0 for no limit."""

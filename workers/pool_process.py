@@ -8,7 +8,7 @@ from typing import Self
 import httpx
 from sqlalchemy import Engine
 
-from service.engine.client import timeouts
+from service.engine.client import KEEPALIVE_S, timeouts
 from service.settings import Settings
 from service.store.connection import make_engine
 from workers import tether
@@ -32,7 +32,11 @@ class PoolProcess:
                 pool_size=CONNECTIONS,
             ),
             # Engines are told by address; a proxy of the environment has no business between us.
-            http=httpx.Client(trust_env=False, timeout=timeouts(settings.rebuild_timeout_s)),
+            http=httpx.Client(
+                trust_env=False,
+                timeout=timeouts(settings.rebuild_timeout_s),
+                limits=httpx.Limits(keepalive_expiry=KEEPALIVE_S),
+            ),
             settings=settings,
         )
 

@@ -33,7 +33,7 @@ from service.api.turn_runner import Tools, TurnRunner
 from service.api.wiring import Service
 from service.domain.errors import EverturnError
 from service.domain.plan import RebuildQueue
-from service.engine.client import timeouts
+from service.engine.client import KEEPALIVE_S, timeouts
 from service.settings import Settings
 from service.store.connection import make_async_engine
 
@@ -61,7 +61,7 @@ def create_app(settings: Settings, *, ring: Callable[[str, RebuildQueue], None])
             )
         )
         metrics = Metrics()
-        limits = httpx.Limits(max_connections=MAX_ENGINE_CONNECTIONS)
+        limits = httpx.Limits(max_connections=MAX_ENGINE_CONNECTIONS, keepalive_expiry=KEEPALIVE_S)
         owner = new_id("api_")
         async with httpx.AsyncClient(
             timeout=timeouts(settings.engine_silence_s), limits=limits, trust_env=False

@@ -15,24 +15,25 @@ from service import turn_flow
 from service.api.attempt import Answer, Attempt, AttemptLost, run_attempt
 from service.api.channel import TurnChannel, View
 from service.api.database import Database
+from service.api.fleet_watch import FleetWatch
 from service.api.metrics import Metrics
+from service.api.rebuild_wait import RebuildWait, Ring
 from service.conversation_flow import CANCELLED, Accepted, find_response
 from service.domain.artifact import ArtifactId, BootId
-from service.domain.conversation import Conversation
-from service.domain.errors import EngineFailed, FenceLost, InvalidInput, Unavailable
+from service.domain.errors import EngineFailed, FenceLost, InvalidInput
 from service.domain.events import AttemptFailed, ConversationId, ItemId, TenantId, TurnId
-from service.domain.plan import RebuildQueue
 from service.domain.turn import TurnState
 from service.engine import client
 from service.settings import Settings
-from service.store import event_store, rebuilds, turns
+from service.store import turns
 from service.turn_flow import NotPinned, Pinned
 
 log = getLogger(__name__)
 
 MAX_ATTEMPTS = 3
-PLAN_EVERY_S = 0.25
-REBUILD_POLL_S = 0.05
+PLAN_AGAIN_S = 3.0
+"""At the latest, when nothing about the fleet has changed; an engine that is avoided may be tried again by then."""
+BUSY_PAUSE_S = 0.5
 FOLLOW_EVERY_S = 0.25
 COMMIT_TRIES = 3
 COMMIT_PAUSE_S = 0.3
@@ -57,7 +58,7 @@ class Tools:
 
     database: Database
     http: httpx.AsyncClient
-    ring: Callable[[str, RebuildQueue], None]
+    ring: Ring
     settings: Settings
     metrics: Metrics
     owner: str
@@ -84,6 +85,8 @@ class TurnRunner:
         self._tools = tools
         self._database = tools.database
         self._settings = tools.settings
+        self._fleet = FleetWatch(tools.database)
+        self._rebuild = RebuildWait(tools.database, tools.ring, tools.settings, tools.metrics)
         self._running: dict[TurnId, tuple[Job, asyncio.Task[None]]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -139,6 +142,7 @@ class TurnRunner:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+        self._rebuild.close()
 
     async def _run(self, job: Job) -> None:
         failure: Failure | None = None
@@ -184,34 +188,44 @@ class TurnRunner:
         raise TurnLost("engine_failed", f"{MAX_ATTEMPTS} attempts failed. The last: {last}")
 
     async def _pin(self, job: Job) -> Pinned:
-        """Polls until the policy finds an engine, or gives up."""
+        """Waits until the policy finds an engine, or gives up."""
         deadline = monotonic() + self._settings.turn_wait_s
         while True:
-            avoid = frozenset(boot for boot, until in job.avoid.items() if until > monotonic())
-            plan = await self._database.run(
-                lambda conn, avoid=avoid: turn_flow.plan_attempt(  # type: ignore[misc]
-                    conn,
-                    tenant=job.tenant,
-                    conversation=job.conversation,
-                    turn=job.turn,
-                    avoid=avoid,
-                    rebuild_min_tokens=self._settings.rebuild_min_tokens,
-                    now=self._tools.clock(),
-                    new_id=self._tools.new_id,
-                )
-            )
+            try:
+                plan = await self._plan(job)
+            except PoolTimeout:
+                if monotonic() >= deadline:
+                    raise
+                job.channel.note("waiting: the service is busy")
+                await asyncio.sleep(BUSY_PAUSE_S)
+                continue
             if isinstance(plan, Pinned):
                 job.plan = plan.pinned.plan
                 job.channel.begin(plan.pinned.attempt, plan.pinned.revision, plan.pinned.reason)
                 return plan
             _give_up(plan, deadline, self._settings.turn_wait_s)
             job.channel.note(f"waiting: {plan.reason}")
-            await asyncio.sleep(PLAN_EVERY_S)
+            await self._fleet.change(at_most_s=max(0.0, min(PLAN_AGAIN_S, deadline - monotonic())))
+
+    async def _plan(self, job: Job) -> Pinned | NotPinned:
+        avoid = frozenset(boot for boot, until in job.avoid.items() if until > monotonic())
+        return await self._database.run(
+            lambda conn: turn_flow.plan_attempt(
+                conn,
+                tenant=job.tenant,
+                conversation=job.conversation,
+                turn=job.turn,
+                avoid=avoid,
+                rebuild_min_tokens=self._settings.rebuild_min_tokens,
+                now=self._tools.clock(),
+                new_id=self._tools.new_id,
+            )
+        )
 
     async def _prepare(self, job: Job, pinned: Pinned) -> Attempt:
         state, note = pinned.state, pinned.pinned.reason
         if pinned.rebuild is not None:
-            state, note = await self._await_rebuild(job, pinned, pinned.rebuild)
+            state, note = await self._rebuild.until_over(pinned, pinned.rebuild, job.channel.note)
         return Attempt(
             state=state,
             pinned=pinned.pinned,
@@ -221,35 +235,6 @@ class TurnRunner:
             kv_lease_s=self._settings.kv_lease_s,
             note=note,
         )
-
-    async def _await_rebuild(self, job: Job, pinned: Pinned, rebuild: str) -> tuple[Conversation, str]:
-        """Without it the attempt decodes cold: as exact, only slower."""
-        await self._ring(rebuild)
-        started = monotonic()
-        row = None
-        while monotonic() < started + self._settings.rebuild_timeout_s:
-            row = await self._database.run(lambda conn: rebuilds.find(conn, rebuild))
-            if row is None or row.finished_at is not None:
-                break
-            job.channel.note(f"rebuilding: {row.tokens_done} of {row.tokens_total} tokens")
-            await asyncio.sleep(REBUILD_POLL_S)
-        state = "lost" if row is None else row.state.value
-        self._tools.metrics.rebuild_wait_s.labels(state).observe(monotonic() - started)
-        if row is not None and row.state is rebuilds.RebuildState.DONE:
-            return await self._database.run(
-                lambda conn: event_store.load_conversation(conn, job.tenant, job.conversation)
-            ), pinned.pinned.reason
-        await self._database.run(lambda conn: rebuilds.supersede(conn, turn=job.turn))
-        why = row.reason if row is not None and row.reason else f"it was {state} in the end"
-        log.warning("turn %s goes on without rebuild %s: %s", job.turn, rebuild, why)
-        return pinned.state, f"prefilled where it decodes, without a rebuild: {why}"
-
-    async def _ring(self, rebuild: str) -> None:
-        try:
-            await asyncio.to_thread(self._tools.ring, rebuild, RebuildQueue.INTERACTIVE)
-        except Unavailable as error:
-            self._tools.metrics.doorbell_failures.inc()
-            log.warning("rebuild %s waits for the sweeper: %s", rebuild, error)
 
     def _on_text(self, job: Job, text: str) -> None:
         if not job.answering:

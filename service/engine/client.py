@@ -17,6 +17,10 @@ EVIDENCE_SLACK_S = 5.0
 """On top of the wait that the engine was asked for."""
 
 
+KEEPALIVE_S = 2.0
+"""Below vLLM's own 5 s: a connection that its other end is about to close costs an attempt."""
+
+
 def timeouts(silence_s: float) -> httpx.Timeout:
     """Args: silence_s: longest wait for the next byte."""
     return httpx.Timeout(connect=CONNECT_S, read=silence_s, write=silence_s, pool=CONNECT_S)

@@ -136,6 +136,17 @@ def set_engine_state(conn: Connection, *, boot: BootId, state: EngineState) -> b
     return conn.execute(update(engines).where(engines.c.boot == boot).values(state=state)).rowcount == 1
 
 
+Serving = frozenset[tuple[str, ...]]
+
+
+def serving(conn: Connection) -> Serving:
+    """What a plan for a waiting turn depends on: differs whenever an engine or an alias has changed."""
+    alive = and_(~expired(engines.c.lease_expires_at), engines.c.state != EngineState.GONE)
+    found = conn.execute(select(engines.c.boot, engines.c.state).where(alive))
+    pointed = conn.execute(select(aliases.c.alias, aliases.c.revision))
+    return frozenset(tuple(row) for row in (*found, *pointed))
+
+
 def live_engines(conn: Connection) -> list[Engine]:
     """Those whose lease runs, in whatever state."""
     alive = and_(~expired(engines.c.lease_expires_at), engines.c.state != EngineState.GONE)

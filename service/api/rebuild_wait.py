@@ -1,0 +1,82 @@
+"""A turn's wait for the rebuild of its history: rung for, watched for a bounded time, and never needed."""
+
+import asyncio
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from logging import getLogger
+from time import monotonic
+
+from service.api.database import Database
+from service.api.metrics import Metrics
+from service.domain.conversation import Conversation
+from service.domain.errors import Unavailable
+from service.domain.plan import RebuildQueue
+from service.settings import Settings
+from service.store import event_store, rebuilds
+from service.turn_flow import Pinned
+
+log = getLogger(__name__)
+
+POLLS_S = (0.05, 0.25)
+"""While a rebuild should be a matter of moments, and after the first second."""
+RING_THREADS = 4
+"""Of their own: a broker that does not answer must not hold up the look-ups of names, which share asyncio's threads."""
+
+Ring = Callable[[str, RebuildQueue], None]
+
+
+class RebuildWait:
+    def __init__(self, database: Database, ring: Ring, settings: Settings, metrics: Metrics) -> None:
+        self._database = database
+        self._ring = ring
+        self._settings = settings
+        self._metrics = metrics
+        self._threads = ThreadPoolExecutor(RING_THREADS, thread_name_prefix="ring")
+        self._rings: set[asyncio.Task[None]] = set()
+
+    async def until_over(
+        self, pinned: Pinned, rebuild: str, note: Callable[[str], None]
+    ) -> tuple[Conversation, str]:
+        """The conversation to decode on, and why its KV is what it is; without the rebuild as exact, only slower."""
+        bell = asyncio.create_task(self._ring_for(rebuild))
+        self._rings.add(bell)
+        bell.add_done_callback(self._rings.discard)
+        began = monotonic()
+        row = await self._watched(rebuild, began, note)
+        state = "lost" if row is None else row.state.value
+        self._metrics.rebuild_wait_s.labels(state).observe(monotonic() - began)
+        tenant, conversation, turn = pinned.state.tenant, pinned.state.id, pinned.pinned.turn
+        if row is not None and row.state is rebuilds.RebuildState.DONE:
+            rebuilt = await self._database.run(
+                lambda conn: event_store.load_conversation(conn, tenant, conversation)
+            )
+            return rebuilt, pinned.pinned.reason
+        await self._database.run(lambda conn: rebuilds.supersede(conn, turn=turn))
+        why = row.reason if row is not None and row.reason else f"it was {state} in the end"
+        log.warning("turn %s goes on without rebuild %s: %s", turn, rebuild, why)
+        return pinned.state, f"prefilled where it decodes, without a rebuild: {why}"
+
+    def close(self) -> None:
+        self._threads.shutdown(wait=False, cancel_futures=True)
+
+    async def _watched(
+        self, rebuild: str, began: float, note: Callable[[str], None]
+    ) -> rebuilds.Rebuild | None:
+        while True:
+            row = await self._database.run(lambda conn: rebuilds.find(conn, rebuild))
+            if row is None or row.finished_at is not None:
+                return row
+            waited = monotonic() - began
+            unclaimed = row.state is rebuilds.RebuildState.QUEUED and waited > self._settings.rebuild_claim_s
+            if unclaimed or waited > self._settings.rebuild_timeout_s:
+                return row
+            note(f"rebuilding: {row.tokens_done} of {row.tokens_total} tokens")
+            await asyncio.sleep(POLLS_S[waited > 1])
+
+    async def _ring_for(self, rebuild: str) -> None:
+        loop = asyncio.get_running_loop()
+        try:
+            await loop.run_in_executor(self._threads, self._ring, rebuild, RebuildQueue.INTERACTIVE)
+        except Unavailable as error:
+            self._metrics.doorbell_failures.inc()
+            log.warning("rebuild %s waits for the sweeper: %s", rebuild, error)
