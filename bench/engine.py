@@ -3,6 +3,7 @@
 import json
 import os
 import secrets
+import socket
 import sys
 import time
 from collections.abc import Iterator, Mapping
@@ -129,13 +130,18 @@ def zygote(folder: Path) -> Iterator[Zygote]:
     child = Child.start(Program(name="zygote", argv=argv, env=env, log=log))
     try:
         deadline = time.monotonic() + START_TIMEOUT_S
-        while not path.exists():
+        while not _listens(path):
             if child.exit_status() is not None or time.monotonic() > deadline:
                 raise SystemExit(f"the zygote did not start: {log.read_text()[-2000:]}")
             time.sleep(0.1)
         yield Zygote(path, folder)
     finally:
         child.stop()
+
+
+def _listens(path: Path) -> bool:
+    with socket.socket(socket.AF_UNIX) as probe:
+        return probe.connect_ex(os.fsencode(path)) == 0
 
 
 def _options(model: Path, store: Path, run_dir: Path) -> EngineOptions:

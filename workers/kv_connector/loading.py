@@ -37,6 +37,7 @@ class Loader:
         started = time.monotonic()
         try:
             self._check_may_read(job)
+            self._store.use_manifest(job.tenant, job.artifact)
             self._fill(job, mark)
             self._check_may_read(job)
         except Unfit as unfit:

@@ -203,6 +203,22 @@ def test_blocks_and_their_folder_are_on_the_disk_before_the_manifest_names_them(
     assert str(manifest.parent) in synced
 
 
+def test_a_load_counts_as_a_use_and_a_shared_block_as_kept(tmp_path: Path) -> None:
+    """What the collector goes by."""
+    writer = side(tmp_path)
+    save(writer, HANDLE)
+    manifest = manifest_of(writer, HANDLE)
+    named = writer.store.manifest_path(TENANT, manifest.artifact)
+    block = writer.store.block_path(TENANT, manifest.revision, manifest.blocks[0].key)
+    os.utime(named, (0, 0))
+    os.utime(block, (0, 0))
+    loaded(side(tmp_path, seed=1))
+    assert named.stat().st_mtime > 0
+    assert block.stat().st_mtime == 0
+    save(side(tmp_path), "kv_again00000")
+    assert block.stat().st_mtime > 0
+
+
 def test_blocks_without_a_manifest_are_not_an_artifact(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
