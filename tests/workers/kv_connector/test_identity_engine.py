@@ -1,5 +1,6 @@
 """What changes the measured revision, and what does not: each by a whole engine, because only it resolves its settings."""
 
+import json
 from pathlib import Path
 
 import pytest
@@ -7,6 +8,7 @@ import pytest
 from service.domain.revision import Descriptor, differing_fields
 from tests.engines.checkpoints import STRIPS_REASONING, TinyModel
 from tests.engines.real import EngineHall, RealEngine
+from workers.kv_connector.weights import CACHE_FILE, weights_digest
 
 pytestmark = pytest.mark.engine
 
@@ -115,3 +117,30 @@ def test_the_length_is_identity_where_positions_depend_on_it(
     assert differing_fields(descriptor(short), descriptor(long)) == ("position.max_model_len",)
     engine_hall.stop(short)
     engine_hall.stop(long)
+
+
+@pytest.mark.parametrize("paranoid", [False, True])
+def test_a_second_start_believes_the_hashes_of_the_first_unless_it_is_paranoid(
+    engine_hall: EngineHall, v12_engine: RealEngine, tiny_v12: Path, tmp_path: Path, paranoid: bool
+) -> None:
+    """The cache lies here: whoever reads no byte of the weights takes over the lie."""
+    weights_digest(tiny_v12, tmp_path)
+    cache = tmp_path / CACHE_FILE
+    cache.write_text(json.dumps(dict.fromkeys(json.loads(cache.read_text()), "0" * 64)))
+    ours = {
+        "kv_connector": "EverturnConnector",
+        "kv_connector_module_path": "workers.kv_connector.connector",
+        "kv_role": "kv_both",
+        "kv_connector_extra_config": {
+            "boot_id": "boot_cached",
+            "store": str(tmp_path / "kv"),
+            "run_dir": str(tmp_path / "run"),
+            "hash_cache": str(tmp_path),
+            "paranoid": paranoid,
+        },
+    }
+    env = {"EVERTURN_RUN_DIR": str(tmp_path / "run")}
+    engine = engine_hall.start(tiny_v12, tmp_path / "kv", env=env, instead=ours)
+    differing = differing_fields(descriptor(v12_engine), descriptor(engine))
+    assert differing == (() if paranoid else ("weights",))
+    engine_hall.stop(engine)
