@@ -1,4 +1,4 @@
-"""The launcher's side of the API's `/admin/engines`; every answer that is not a yes becomes one of our errors."""
+"""The operators' side of the API's `/admin`; every answer that is not a yes becomes one of our errors."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -8,6 +8,7 @@ from typing import Any
 import httpx
 
 from service.domain.artifact import BootId
+from service.domain.contract import Contract, ContractId
 from service.domain.errors import (
     Conflict,
     EverturnError,
@@ -77,6 +78,19 @@ class FleetClient:
 
     def descriptor(self, revision: RevisionDigest) -> Descriptor:
         return Descriptor.from_json(self._call("GET", f"/admin/revisions/{revision}")["descriptor"])
+
+    def approve_contract(self, terms: Mapping[str, Any]) -> Contract:
+        return Contract.from_json(self._call("POST", "/admin/contracts", terms)["terms"])
+
+    def contracts(self) -> list[dict[str, Any]]:
+        """As the API lists them: `contract`, `terms`, `revoked_at`."""
+        return list(self._call("GET", "/admin/contracts")["data"])
+
+    def contract(self, contract: ContractId) -> Contract:
+        return Contract.from_json(self._call("GET", f"/admin/contracts/{contract}/terms"))
+
+    def revoke_contract(self, contract: ContractId) -> None:
+        self._call("DELETE", f"/admin/contracts/{contract}")
 
     def _call(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> Mapping[str, Any]:
         try:
