@@ -1,0 +1,100 @@
+"""The surface on real vLLM: what it renders, streams, counts and leaves is what clients are told."""
+
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, cast
+
+import pytest
+
+from service.domain.revision import Descriptor
+from tests.api.stack import Stack, deltas, eventually, sse
+from tests.api.test_resume import check_every_number, said
+from tests.engines.real import RealEngine
+
+if TYPE_CHECKING:
+    from tests.engines.simulated import SimulatedEngine
+
+pytestmark = pytest.mark.engine
+
+GREEDY = {"temperature": 0, "max_output_tokens": 24}
+
+
+@pytest.fixture
+def real_stack(stack: Stack, v12_engine: RealEngine) -> Stack:
+    identity = v12_engine.identity
+    engine = cast(
+        "SimulatedEngine",
+        SimpleNamespace(
+            boot=v12_engine.boot,
+            address=v12_engine.url,
+            descriptor=Descriptor.from_json(identity["descriptor"]),
+            revision=identity["revision"],
+            alive=True,
+        ),
+    )
+    stack.register(engine)
+    stack.move_alias(engine)
+    return stack
+
+
+def running_requests(engine: RealEngine) -> float:
+    lines = engine.http.get(f"{engine.url}/metrics").text.splitlines()
+    return sum(float(line.split()[-1]) for line in lines if line.startswith("vllm:num_requests_running"))
+
+
+def test_a_real_stream_is_resumed_at_every_number(real_stack: Stack) -> None:
+    live = said(real_stack.stream("Tell me more.", **GREEDY))
+    assert live[-1]["type"] in {"response.completed", "response.incomplete"}
+    assert deltas(live)
+    check_every_number(real_stack, live)
+
+
+def test_a_cancelled_response_frees_the_engine(real_stack: Stack, v12_engine: RealEngine) -> None:
+    body = {"input": "Go on.", "stream": True, "temperature": 1, "max_output_tokens": 400}
+    with real_stack.http.stream("POST", "/v1/responses", json=body) as answer:
+        events = sse(answer)
+        live = [next(events)]
+        while not deltas(live):
+            live.append(next(events))
+        turn = live[0]["response"]["id"]
+        assert real_stack.http.post(f"/v1/responses/{turn}/cancel").json()["status"] == "cancelled"
+        live += said(list(events))
+    assert live[-1]["response"]["status"] == "cancelled"
+    eventually(lambda: running_requests(v12_engine) == 0)
+    assert v12_engine.is_healthy()
+
+
+def test_counts_are_the_engines_own_before_and_after_a_deletion(real_stack: Stack) -> None:
+    conversation = real_stack.conversation(items=[{"role": "system", "content": "Be brief."}])
+
+    def answered(text: str) -> dict[str, Any]:
+        body = {"input": text, "conversation": conversation}
+        counted = real_stack.http.post("/v1/responses/input_tokens", json=body).json()["input_tokens"]
+        answer = real_stack.ask(text, conversation=conversation, **GREEDY)
+        assert answer["usage"]["input_tokens"] == counted
+        return answer
+
+    answered("one")
+    answered("two")
+    before = answered("three")["usage"]["input_tokens"]
+    first = real_stack.state(conversation).items[0].id
+    real_stack.http.delete(f"/v1/conversations/{conversation}/items/{first}")
+    after = answered("four")
+    assert after["kv"]["source"] == "none"
+    turn = real_stack.state(conversation).turns[after["id"]]
+    assert turn.completed is not None
+    assert turn.completed.extends is None
+    assert answered("five")["usage"]["input_tokens"] > before
+
+
+def test_a_chat_completion_says_what_a_response_says(real_stack: Stack, v12_engine: RealEngine) -> None:
+    response = real_stack.ask("What is the capital of France?", **GREEDY)
+    answer = real_stack.openai.chat.completions.create(
+        model="production",
+        messages=[{"role": "user", "content": "What is the capital of France?"}],
+        temperature=0,
+        max_completion_tokens=24,
+    )
+    assert answer.choices[0].message.content == response["output"][0]["content"][0]["text"]
+    assert answer.system_fingerprint == response["revision"] == v12_engine.revision
+    assert answer.usage is not None
+    assert answer.usage.prompt_tokens == response["usage"]["input_tokens"]
