@@ -24,6 +24,7 @@ ATTEMPTS_PATH = "/everturn/attempts/"
 LEAST_TOP_P = 1e-6
 """vLLM refuses 0, which OpenAI's API allows."""
 
+NOT_TAKEN = frozenset({HTTPStatus.BAD_REQUEST, HTTPStatus.UNPROCESSABLE_ENTITY})
 NOT_AN_ANSWER = frozenset({"abort", "error"})
 """Reasons to finish that leave no answer, however many tokens came before."""
 
@@ -120,6 +121,7 @@ def parse_chunk(line: str) -> Chunk | Done | None:
 
     Raises:
         EngineFailed: the engine gave the request up, also in the middle of a 200.
+        InvalidInput: vLLM looks at the prompt only once the stream has begun.
     """
     if not line.startswith("data:"):
         return None
@@ -128,6 +130,9 @@ def parse_chunk(line: str) -> Chunk | Done | None:
         return Done()
     document = _object(data)
     if "error" in document:
+        error = document["error"]
+        if isinstance(error, Mapping) and error.get("code") in NOT_TAKEN:
+            raise failure(error["code"], data.encode())
         raise EngineFailed(f"The engine gave up mid-stream: {_engine_words(document)}.")
     return _chunk(document) if document.get("choices") else None
 
@@ -193,7 +198,7 @@ def failure(status: int, body: bytes) -> EverturnError:
         return RevisionMismatch(
             str(named.get("wanted")), str(named.get("measured")), tuple(named.get("differing_fields") or ())
         )
-    if status in (HTTPStatus.BAD_REQUEST, HTTPStatus.UNPROCESSABLE_ENTITY):
+    if status in NOT_TAKEN:
         return InvalidInput(f"The engine does not take this prompt: {words}.", "input", "invalid_prompt")
     return EngineFailed(f"The engine answered {status}: {words}.")
 

@@ -75,6 +75,15 @@ def test_the_cache_salt_parts_tenants_and_revisions() -> None:
     assert len(salts) == 4
 
 
+def test_a_prompt_that_is_refused_within_a_stream_is_the_clients_to_mend() -> None:
+    with pytest.raises(InvalidInput, match="longer than the maximum model length"):
+        protocol.parse_chunk(
+            'data: {"error": {"message": "longer than the maximum model length.", "code": 400}}'
+        )
+    with pytest.raises(EngineFailed, match="mid-stream"):
+        protocol.parse_chunk('data: {"error": {"message": "out of memory", "code": 500}}')
+
+
 def test_chunks_of_a_stream() -> None:
     assert protocol.parse_chunk(line(token_ids=[7], text="x")) == Chunk(
         token_ids=(7,), text="x", finish_reason=None

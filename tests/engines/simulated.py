@@ -225,7 +225,10 @@ class SimulatedEngine:
             return mismatch
         prompt = tuple(body["token_ids"])
         if len(prompt) >= self.faults.max_model_len:
-            return JSONResponse({"error": {"message": "the prompt is too long"}}, status_code=400)
+            refused = {"error": {"message": "the prompt is too long", "code": 400}}
+            if body["stream"]:  # vLLM looks at the prompt only once the stream has begun
+                return StreamingResponse(iter([f"data: {json.dumps(refused)}\n\n"]))
+            return JSONResponse(refused, status_code=400)
         kv = KvRequest.from_params(body["kv_transfer_params"])
         assert kv is not None
         self.prompts.append(prompt)
