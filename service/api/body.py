@@ -10,6 +10,8 @@ from starlette.requests import Request
 from service.domain.errors import InvalidInput
 from service.domain.limits import NO_LIMITS, Limits
 
+MAX_DEPTH = 100
+
 Body = TypeVar("Body", bound="StrictBody")
 
 
@@ -35,6 +37,7 @@ async def read_object(request: Request, max_bytes: int, limits: Limits = NO_LIMI
         raise InvalidInput(f"The body is not JSON: {error}.", None, "invalid_json") from error
     if not isinstance(document, dict):
         raise InvalidInput("The body must be a JSON object.", None, "invalid_json")
+    _check_depth(document)
     _check_text(document)
     return document
 
@@ -88,6 +91,20 @@ def _finite(text: str) -> float:
 def _refuse_constant(name: str) -> None:
     msg = f"{name} is not a JSON number"
     raise ValueError(msg)
+
+
+def _check_depth(document: dict[str, Any]) -> None:
+    level: list[Any] = [document]
+    for _ in range(MAX_DEPTH):
+        level = [
+            inner
+            for outer in level
+            for inner in (outer.values() if isinstance(outer, dict) else outer)
+            if isinstance(inner, dict | list)
+        ]
+        if not level:
+            return
+    raise InvalidInput(f"The body is nested more than {MAX_DEPTH} levels deep.", None, "invalid_json")
 
 
 def _check_text(document: dict[str, Any]) -> None:

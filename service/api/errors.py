@@ -6,7 +6,7 @@ from logging import getLogger
 from typing import Any
 
 from fastapi.exceptions import RequestValidationError
-from sqlalchemy.exc import InterfaceError, OperationalError
+from sqlalchemy.exc import DataError, InterfaceError, OperationalError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
@@ -49,6 +49,7 @@ TABLE: tuple[tuple[type[Exception], Shape], ...] = (
     (RevisionMismatch, Shape(status=409, code="revision_mismatch")),
     (Conflict, Shape(status=409, code="conflict")),
     (Unavailable, Shape(status=503, type="server_error", code="unavailable")),
+    (DataError, Shape(status=400, code="invalid_value")),
     (OperationalError, Shape(status=503, type="server_error", code="storage_unavailable")),
     (InterfaceError, Shape(status=503, type="server_error", code="storage_unavailable")),
     (PoolTimeout, Shape(status=503, type="server_error", code="storage_unavailable")),
@@ -158,4 +159,6 @@ def _words(error: Exception, shape: Shape) -> str:
         return "The service failed on this request; it is ours to mend. The request id finds it in the log."
     if shape.code == "storage_unavailable":
         return "The database cannot be reached or is too busy; nothing was accepted unless it shows when read back."
+    if isinstance(error, DataError):
+        return "A value of the request cannot be stored as it is: an id, a name or a path holds NUL or is too large."
     return str(error)

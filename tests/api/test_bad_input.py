@@ -231,3 +231,23 @@ def test_every_answer_has_a_request_id_of_its_own(shared_stack: Stack) -> None:
     ids = {a.headers["x-request-id"] for a in answers}
     assert len(ids) == 3
     assert all(i.startswith("req_") for i in ids)
+
+
+@pytest.mark.parametrize("field", ["model", "conversation", "previous_response_id"])
+def test_an_id_with_nul_is_a_fault_of_the_request(shared_stack: Stack, field: str) -> None:
+    answer = shared_stack.post(input="hello", **{field: "a\0b"})
+    assert 400 <= answer.status_code < 500
+    assert answer.json()["error"]["message"]
+
+
+@pytest.mark.parametrize("path", ["/v1/responses/%00", "/v1/conversations/%00"])
+def test_a_path_with_nul_is_a_fault_of_the_request(shared_stack: Stack, path: str) -> None:
+    assert 400 <= shared_stack.http.get(path).status_code < 500
+
+
+@pytest.mark.parametrize("depth", [101, 500, 100_000])
+def test_a_body_nested_too_deep_is_refused(shared_stack: Stack, depth: int) -> None:
+    body = '{"input": ' + "[" * depth + "]" * depth + "}"
+    headers = {"content-type": "application/json"}
+    answer = shared_stack.http.post("/v1/responses", content=body, headers=headers)
+    assert error_of(answer, 400)["code"] == "invalid_json"
