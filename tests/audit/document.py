@@ -18,7 +18,8 @@ from tests.audit.history import tell
 
 DOCUMENT = Path(__file__).parents[2] / "docs/audit.md"
 QUESTION = re.compile(
-    r"^### (?P<number>\d+)\. (?P<question>.+?)\n+```sql\n(?P<query>.+?)```\n+```text\n(?P<result>.*?)```", re.M | re.S
+    r"^### (?P<number>\d+)\. (?P<question>.+?)\n+```sql\n(?P<query>.+?)```\n+```text\n(?P<result>.*?)```",
+    re.MULTILINE | re.DOTALL,
 )
 LONGEST_CELL = 44
 

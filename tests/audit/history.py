@@ -133,7 +133,7 @@ class Story:
             tip="ab" * 32,
         )
 
-    def rebuild(self, tenant: TenantId, chat: ConversationId, pinned: Pinned) -> Published:
+    def rebuild(self, chat: ConversationId, pinned: Pinned) -> Published:
         """By a worker that came after another which died."""
         assert pinned.rebuild is not None
         rebuilds.claim(self.conn, rebuild=pinned.rebuild, owner="worker-1:17", lease_s=-1)
@@ -166,7 +166,7 @@ class Story:
         state = event_store.load_conversation(self.conn, tenant, chat)
         source, read = KvSource.NONE, None
         if pinned.rebuild is not None:
-            source, read = KvSource.REBUILT, self.rebuild(tenant, chat, pinned)
+            source, read = KvSource.REBUILT, self.rebuild(chat, pinned)
         elif pinned.pinned.offer is not None:
             source, read = KvSource.REUSED, self.kv[chat]
         delta = tuple(range(100, 112)) if state.window else tuple(range(1, 33))
@@ -316,11 +316,7 @@ def _give_keys(story: Story) -> None:
             label=name,
         )
     [old] = [key.key_id for key in keys.list_keys(story.conn) if key.label == "ops"]
-    keys.rotate_key(
-        story.conn, old, secret="history 9", grace_s=0, now=story.later(minutes=1), by="alice"
-    )
+    keys.rotate_key(story.conn, old, secret="history 9", grace_s=0, now=story.later(minutes=1), by="alice")
     tenants.set_limits(
         story.conn, GLOBEX, Limits(concurrent_turns=8, tokens=100_000), by="alice", now=story.later(minutes=1)
     )
-
-
