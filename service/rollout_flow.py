@@ -23,6 +23,12 @@ class MovedAlias:
     name: str
     revision: RevisionDigest
     previous: RevisionDigest | None
+    on_upgrade: OnUpgrade | None
+
+
+@dataclass(frozen=True, slots=True)
+class KeepPolicy:
+    """Whatever the alias's policy is, it stays."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,11 +57,11 @@ def move_alias(
     *,
     alias: str,
     revision: RevisionDigest,
-    on_upgrade: OnUpgrade | None,
+    on_upgrade: OnUpgrade | KeepPolicy | None,
     by: str,
     now: datetime,
 ) -> MovedAlias:
-    """Moving it to where it stands records nothing.
+    """Where neither revision nor policy changes, nothing is recorded.
 
     Raises:
         InvalidInput: not a name for an alias.
@@ -73,13 +79,15 @@ def move_alias(
     version = len(event_store.read(conn, tenant=FLEET, stream=stream))
     known = fleet.find_alias(conn, alias)
     previous = known.revision if known else None
-    if previous != revision:
-        moved = AliasMoved(alias=alias, revision=revision, previous=previous, by=by)
+    before = known.on_upgrade if known else None
+    policy = before if isinstance(on_upgrade, KeepPolicy) else on_upgrade
+    if (previous, before) != (revision, policy):
+        moved = AliasMoved(alias=alias, revision=revision, previous=previous, by=by, on_upgrade=policy)
         event_store.append(
             conn, tenant=FLEET, stream=stream, expected_version=version, events=[moved], now=now
         )
-    fleet.set_alias(conn, alias, revision, on_upgrade)
-    return MovedAlias(name=alias, revision=revision, previous=previous)
+    fleet.set_alias(conn, alias, revision, policy)
+    return MovedAlias(name=alias, revision=revision, previous=previous, on_upgrade=policy)
 
 
 def register_engine(

@@ -17,6 +17,7 @@ from service.domain.errors import NotFound
 from service.domain.events import ConversationId, OnUpgrade
 from service.domain.plan import EngineRole
 from service.domain.revision import Descriptor, RevisionDigest, parse_digest
+from service.rollout_flow import KeepPolicy
 from service.store import artifacts, fleet, rebuilds
 
 router = APIRouter(prefix="/admin")
@@ -82,12 +83,19 @@ async def move_alias(name: str, request: Request, service: ServiceOf, principal:
             conn,
             alias=name,
             revision=revision,
-            on_upgrade=OnUpgrade(body.on_upgrade) if body.on_upgrade else None,
+            on_upgrade=_policy(body),
             by=body.by or principal.key_id,
             now=service.clock(),
         )
     )
     return asdict(moved)
+
+
+def _policy(body: AliasBody) -> OnUpgrade | KeepPolicy | None:
+    """Absent keeps it, null clears it."""
+    if "on_upgrade" not in body.model_fields_set:
+        return KeepPolicy()
+    return OnUpgrade(body.on_upgrade) if body.on_upgrade else None
 
 
 @router.get("/aliases")

@@ -242,6 +242,8 @@ class AliasMoved:
     revision: RevisionDigest
     previous: RevisionDigest | None
     by: str
+    on_upgrade: OnUpgrade | None = None
+    """The alias's policy from here on."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

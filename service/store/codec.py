@@ -290,6 +290,7 @@ READERS: dict[tuple[str, int], Callable[[Json], Event]] = {
     (TurnStreamed.name, 1): _turn_streamed,
     (TurnFailed.name, 1): lambda d: TurnFailed(**d),
     (AliasMoved.name, 1): lambda d: AliasMoved(**d),
+    (AliasMoved.name, 2): lambda d: AliasMoved(**d | {"on_upgrade": _policy(d["on_upgrade"])}),
     (EngineRegistered.name, 1): lambda d: EngineRegistered(**d),
     (ContractApproved.name, 1): _contract_approved,
     (ContractRevoked.name, 1): lambda d: ContractRevoked(**d),

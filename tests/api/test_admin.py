@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from service.domain.artifact import BootId
-from service.domain.events import FLEET, AliasMoved, EngineRegistered
+from service.domain.events import FLEET, AliasMoved, EngineRegistered, OnUpgrade
 from service.store import event_store
 from tests.api.stack import Stack, running_stack
 from tests.engines.simulated import descriptor
@@ -63,13 +63,31 @@ def test_an_alias_moves_and_each_move_is_a_fact(stack: Stack) -> None:
         answer = stack.admin.put(
             "/admin/aliases/production", json={"revision": revision, "on_upgrade": "stay", "by": "me"}
         )
-    assert answer.json() == {"name": "production", "revision": two, "previous": one}
+    assert answer.json() == {"name": "production", "revision": two, "previous": one, "on_upgrade": "stay"}
+    stay = OnUpgrade.STAY
     assert fleet_events(stack, "alias/production") == [
-        AliasMoved(alias="production", revision=one, previous=None, by="me"),
-        AliasMoved(alias="production", revision=two, previous=one, by="me"),
+        AliasMoved(alias="production", revision=one, previous=None, by="me", on_upgrade=stay),
+        AliasMoved(alias="production", revision=two, previous=one, by="me", on_upgrade=stay),
     ]
     listed = stack.admin.get("/admin/aliases").json()["data"]
     assert listed == [{"name": "production", "revision": two, "on_upgrade": "stay"}]
+
+
+def test_moving_an_alias_keeps_its_policy_unless_it_is_given_another(stack: Stack) -> None:
+    stack.admin.post("/admin/revisions", json={"descriptor": descriptor("a").to_json()})
+    where = {"revision": descriptor("a").digest, "by": "me"}
+
+    def policies(*bodies: dict[str, Any]) -> list[str | None]:
+        answers = [stack.admin.put("/admin/aliases/production", json=where | body) for body in bodies]
+        return [answer.json()["on_upgrade"] for answer in answers]
+
+    assert policies({"on_upgrade": "stay_strict"}, {}, {"on_upgrade": None}) == [
+        "stay_strict",
+        "stay_strict",
+        None,
+    ]
+    moves = fleet_events(stack, "alias/production")
+    assert [m.on_upgrade for m in moves if isinstance(m, AliasMoved)] == [OnUpgrade.STAY_STRICT, None]
 
 
 @pytest.mark.parametrize(
