@@ -1,7 +1,6 @@
 """Every object and stream event, as the service really answers it, held against OpenAI's own specification."""
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -40,7 +39,7 @@ def check_events(events: list[dict[str, Any]]) -> None:
 
 
 @pytest.fixture
-def path(shared_stack: Stack) -> Iterator[str]:
+def path(shared_stack: Stack) -> str:
     items = [
         {"role": "user", "content": "hello"},
         {"role": "assistant", "content": "yes?"},

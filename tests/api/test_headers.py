@@ -1,6 +1,7 @@
 """What stands beside the bodies: repeats, retries, what is ours, and what browsers are not told."""
 
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any, cast
 
 import httpx
 import pytest
@@ -70,7 +71,7 @@ def test_a_lost_answer_is_fetched_by_the_official_clients_own_retry(stack: Stack
             return response
 
     with httpx.Client(transport=Cut()) as http:
-        client = stack.openai.with_options(max_retries=2, http_client=http)
+        client = stack.openai.with_options(max_retries=2, http_client=cast("Any", http))
         answer = client.responses.create(model="production", input="hello", conversation=conversation)
     assert answer.status == "completed"
     assert len(engine.prompts) == len(stack.state(conversation).turns) == 1
@@ -131,14 +132,14 @@ def test_the_policy_of_a_turn_can_be_given_in_three_places(stack: Stack, asked: 
 def test_a_named_revision_answers_whatever_the_alias_says(stack: Stack, place: str) -> None:
     stack.start_engine("a", alias=True)
     other = stack.start_engine("b")
-    asked = {
+    places: dict[str, dict[str, Any]] = {
         "body": {"revision": other.revision},
         "header": {"headers": {"x-everturn-revision": other.revision}},
         "metadata": {"metadata": {"everturn.revision": other.revision}},
-    }[place]
+    }
     conversation = stack.conversation(on_upgrade="stay")
     stack.ask("one", conversation=conversation)
-    assert stack.ask("two", conversation=conversation, **asked)["revision"] == other.revision
+    assert stack.ask("two", conversation=conversation, **places[place])["revision"] == other.revision
 
 
 @pytest.mark.parametrize(
