@@ -1,6 +1,6 @@
 """Events in one table, and in hash partitions by conversation: what inserting and reading a conversation cost.
 
-`python bench/partitions.py --events 2000000`; the last line is one JSON object.
+`python -m bench.partitions --events 2000000`; the last line is one JSON object.
 """
 
 import argparse

@@ -23,38 +23,38 @@ from service.store.tables import (
 )
 from service.store.timeline import read_recorded
 
-# The head is compared before any row, and with it any number of the sequence, is drawn.
-APPEND = text("""
+# The head is compared before any row, and with it any number of the sequence, is drawn. In the driver's own form: it is the hot path.
+APPEND = """
     WITH head AS (
         SELECT coalesce(last.stream_version, 0) AS version, coalesce(last.chain, '\\x'::bytea) AS chain,
                last.type, last.occurred_at
         FROM (VALUES (true)) AS always LEFT JOIN LATERAL (
             SELECT stream_version, chain, type, occurred_at
-            FROM events WHERE tenant_id = :tenant AND stream = :stream
+            FROM events WHERE tenant_id = %(tenant)s AND stream = %(stream)s
             ORDER BY stream_version DESC LIMIT 1
         ) AS last ON true
     ), added AS (
         SELECT head.version + new.number AS version, head.chain AS previous, new.type, new.schema_number,
                CAST(new.payload AS jsonb) AS payload, new.salt, new.content, new.tokens, new.commitment
         FROM head CROSS JOIN unnest(
-            CAST(:types AS text[]), CAST(:schemas AS bigint[]), CAST(:payloads AS text[]), CAST(:salts AS bytea[]),
-            CAST(:contents AS bytea[]), CAST(:tokens AS bytea[]), CAST(:commitments AS bytea[])
+            CAST(%(types)s AS text[]), CAST(%(schemas)s AS bigint[]), CAST(%(payloads)s AS text[]), CAST(%(salts)s AS bytea[]),
+            CAST(%(contents)s AS bytea[]), CAST(%(tokens)s AS bytea[]), CAST(%(commitments)s AS bytea[])
         ) WITH ORDINALITY AS new (type, schema_number, payload, salt, content, tokens, commitment, number)
-        WHERE head.version = :expected
+        WHERE head.version = %(expected)s
     ), appended AS (
         INSERT INTO events (tenant_id, stream, stream_version, type, schema_number, occurred_at, payload,
                             commitment, chain)
-        SELECT :tenant, :stream, version, type, schema_number, :now, payload, commitment,
+        SELECT %(tenant)s, %(stream)s, version, type, schema_number, %(now)s, payload, commitment,
                audit.chained(previous, audit.event_digest(
-                   :tenant, :stream, version, type, schema_number, :now, payload, commitment
+                   %(tenant)s, %(stream)s, version, type, schema_number, %(now)s, payload, commitment
                )) OVER (ORDER BY version)
         FROM added ORDER BY version
     ), kept AS (
         INSERT INTO event_contents (tenant_id, stream, stream_version, salt, content, tokens)
-        SELECT :tenant, :stream, version, salt, content, tokens FROM added WHERE salt IS NOT NULL
+        SELECT %(tenant)s, %(stream)s, version, salt, content, tokens FROM added WHERE salt IS NOT NULL
     )
     SELECT version, type, occurred_at FROM head
-""")
+"""
 
 LOCK_STREAM = text("SELECT pg_advisory_xact_lock(hashtextextended(:stream, hashtextextended(:tenant, 0)))")
 
@@ -90,7 +90,7 @@ def append(
         "commitments": [kept and kept.commitment() for kept in contents],
     }
     try:
-        head = conn.execute(APPEND, parameters).one()
+        head = conn.exec_driver_sql(APPEND, parameters).one()
     except IntegrityError as error:
         raise _lost_race(error, stream) from error
     version: int = head.version

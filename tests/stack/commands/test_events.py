@@ -1,4 +1,4 @@
-"""`everturn events`, `erase` and what `everturn audit` does to the log, as an operator sees them."""
+"""`everturn events` and `erase`, and what `everturn audit` does to the log, as an operator sees them."""
 
 import json
 from collections.abc import Callable
