@@ -1,7 +1,7 @@
 .DEFAULT_GOAL := help
 PY := .venv/bin/python
 
-.PHONY: help demo up down status clean test check clients bench-kv bench-partitions lock setup setup-dev
+.PHONY: help demo up down status clean test check clients bench-kv bench-partitions bench-store lock setup setup-dev
 
 help: ## Show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
@@ -34,6 +34,9 @@ clients: ## Try openai-agents and LangChain against what `make up` started, in a
 bench-kv: setup-dev ## What stored KV gains and what the guard costs, on real vLLM; the last line is JSON
 	@test -d .everturn/checkpoints/v12 || $(PY) -m demo.checkpoints --root .everturn/checkpoints >/dev/null
 	@$(PY) -m bench.kv
+
+bench-store: setup-dev ## The store against bare psycopg, its growth, and the audit over a million events; the last line is JSON
+	@$(PY) -m bench.store
 
 bench-partitions: setup-dev ## Events in one table and in hash partitions, side by side; the last line is JSON
 	@$(PY) -m bench.partitions

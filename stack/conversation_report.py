@@ -60,7 +60,7 @@ def story(found: Found) -> list[dict[str, Any]]:
         dict(turn)
         | {
             "name": names.get(turn["revision"], short(turn["revision"])),
-            "steps": sorted(_steps(found, turn["turn_id"], names), key=lambda step: step["position"]),
+            "steps": sorted(_steps(found, turn["turn_id"], names), key=_order),
         }
         for turn in found["turns"]
     ]
@@ -77,9 +77,9 @@ def _steps(found: Found, turn: str, names: Mapping[str, str]) -> list[dict[str, 
         add(row, "decided_at", "plan", f"{where}: {row['plan']}, because {row['reason']}; policy "
             f"{row['policy']} set by {row['policy_set_by']}")  # fmt: skip
     for row in _of(found["refusals"], turn):
-        fields = ", ".join(row["differing"]) or "no field"
+        why = ", ".join(row["differing"]) or row["detail"]
         add(row, "refused_at", "refused", f"{row['engine']} refused {short(row['artifact_id'])}: "
-            f"{row['reason']} ({fields} differs)")  # fmt: skip
+            f"{row['reason']} ({why})")  # fmt: skip
     for row in _of(found["rebuild_cost"], turn):
         add(row, "rebuilt_at", "rebuilt", f"{row['tokens']} tokens rebuilt as {short(row['artifact_id'])} "
             f"on {row['engine']} in {row['turn_waited_seconds']} s")  # fmt: skip
@@ -96,6 +96,11 @@ def _steps(found: Found, turn: str, names: Mapping[str, str]) -> list[dict[str, 
             f"{names.get(row['decode_revision'], row['decode_revision'])}, {source}; "
             f"{row['first_divergence'] or 'all four parties agree'}")  # fmt: skip
     return steps
+
+
+def _order(step: Mapping[str, Any]) -> tuple[str, bool, int]:
+    """A failed attempt is told by its pin's row, so only its time puts it after what was refused before."""
+    return step["at"], step["kind"] == "failed", step["position"]
 
 
 def _of(rows: Sequence[Mapping[str, Any]], turn: str) -> list[Mapping[str, Any]]:

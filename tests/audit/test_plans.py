@@ -1,0 +1,33 @@
+"""What an auditor asks of one turn or conversation is answered from indexes, whatever the log's length."""
+
+from collections.abc import Callable
+
+import pytest
+
+from tests.store.test_query_plans import plan_of
+
+__all__ = ["plan_of"]
+
+OF_ONE_TURN = ("turn_provenance", "attempts", "decisions", "rebuild_cost", "turn_tokens")
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        "SELECT * FROM audit.turns WHERE tenant_id = 'acme' AND conversation_id = 'conv_7'",
+        "SELECT * FROM audit.chain_breaks WHERE tenant_id = 'acme' AND stream = 'conv_7'",
+        "SELECT * FROM audit.alias_history WHERE alias = 'production'",
+        "SELECT * FROM audit.engines WHERE engine = 'boot_1'",
+        "SELECT * FROM audit.erasures",
+        "SELECT * FROM audit.rebuild_cost",
+    ],
+)
+def test_a_hot_question_passes_over_no_log(plan_of: Callable[[str], str], query: str) -> None:
+    plan = plan_of(query)
+    assert "Seq Scan on events" not in plan, plan
+
+
+@pytest.mark.parametrize("view", OF_ONE_TURN)
+def test_what_is_told_of_one_turn_is_found_by_index(plan_of: Callable[[str], str], view: str) -> None:
+    plan = plan_of(f"SELECT * FROM audit.{view} WHERE tenant_id = 'acme' AND turn_id = 'resp_77'")  # noqa: S608
+    assert "Seq Scan on events" not in plan, plan
