@@ -106,6 +106,7 @@ def test_the_environment_is_read_by_composition_roots_alone() -> None:
         "service/__main__.py",
         "service/store/migrate.py",
         "stack/commands/local.py",
+        "stack/database.py",
         "stack/supervisor.py",
         "workers/engine_zygote.py",
         "workers/kv_connector/middleware.py",
