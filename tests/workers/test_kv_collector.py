@@ -125,9 +125,11 @@ def test_blocks_that_await_their_manifest_stay(store: BlockStore) -> None:
         os.utime(path, (0, 0))
     collector = Collector(store, Limits())
     collector.collect(start)
-    for block in manifest.blocks:
+    for block, path in zip(manifest.blocks, paths(store, manifest), strict=True):
         assert store.keep_block("acme", manifest.revision, block.key)
-    collector.collect(start + GRACE_MS - 1_000)
+        assert path.stat().st_mtime * 1000 >= start - 1
+        os.utime(path, ns=((start + 1) * 1_000_000, (start + 1) * 1_000_000))
+    collector.collect(start + GRACE_MS)
     assert all(path.exists() for path in paths(store, manifest))
     collector.collect(start + 2 * GRACE_MS)
     assert not any(path.exists() for path in paths(store, manifest))
