@@ -67,13 +67,14 @@ class StopSignal:
 
 
 class Launcher:
-    def __init__(self, options: EngineOptions, http: httpx.Client, stop: StopSignal) -> None:
+    def __init__(self, options: EngineOptions, http: httpx.Client, stop: StopSignal, *, weights: str) -> None:
+        """`weights` is their digest as they stand before vLLM loads them."""
         self._options = options
         self._stop = stop
         self._probe = EngineProbe(http=http, address=options.local_address)
         self._fleet = FleetClient(http=http, api=options.api, key_file=options.key_file)
         self._boot = BootId(f"boot_{uuid4().hex}")
-        self._process = _start(options, self._boot)
+        self._process = _start(options, self._boot, weights)
 
     def run(self) -> None:
         """Returns when stopped as asked; whatever happens, the engine has ended then.
@@ -190,9 +191,9 @@ class Launcher:
             self._process.ended(within_s=POLL_S)
 
 
-def _start(options: EngineOptions, boot: BootId) -> Watched:
+def _start(options: EngineOptions, boot: BootId, weights: str) -> Watched:
     """Must be called from the main thread: Linux ends a child with the thread that started it."""
-    command = vllm_command(options, boot, os.environ)
+    command = vllm_command(options, boot, os.environ, weights=weights)
     plain = Program(
         name=options.name,
         argv=[sys.executable, "-m", PROGRAM, *command.arguments],
@@ -221,10 +222,10 @@ def launch(argv: Sequence[str]) -> int:
         stop = StopSignal()
         require_whole(options.model)
         log.info("%s: hashing %s", name, options.model)
-        # The engine finds the hashes in the cache.
-        weights_digest(options.model, options.run_dir)
+        # The engine finds the hashes in the cache, and holds its own against them.
+        weights = weights_digest(options.model, options.run_dir, paranoid=options.paranoid)
         with httpx.Client(trust_env=False) as http:
-            Launcher(options, http, stop).run()
+            Launcher(options, http, stop, weights=weights).run()
     except Stopped:
         log.info("%s: stopped before it served", name)
     except RevisionMismatch as error:

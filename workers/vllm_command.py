@@ -33,14 +33,17 @@ def with_private_adapters(options: EngineOptions) -> EngineOptions:
     return replace(options, adapters=copies)
 
 
-def vllm_command(options: EngineOptions, boot: BootId, base_env: Mapping[str, str]) -> Command:
+def vllm_command(
+    options: EngineOptions, boot: BootId, base_env: Mapping[str, str], *, weights: str | None = None
+) -> Command:
+    """`weights` is their digest before vLLM loads them: it must still be theirs when the engine measures itself."""
     return Command(
-        arguments=(*_arguments(options, boot), *options.extra),
+        arguments=(*_arguments(options, boot, weights), *options.extra),
         env=_environment(options, base_env),
     )
 
 
-def _arguments(options: EngineOptions, boot: BootId) -> tuple[str, ...]:
+def _arguments(options: EngineOptions, boot: BootId, weights: str | None) -> tuple[str, ...]:
     valued = {
         "--model": str(options.model),
         "--served-model-name": options.served_name,
@@ -50,7 +53,7 @@ def _arguments(options: EngineOptions, boot: BootId) -> tuple[str, ...]:
         "--block-size": str(BLOCK_SIZE),
         "--max-model-len": str(MAX_MODEL_LEN),
         "--kv-cache-memory-bytes": str(options.kv_cache_bytes),
-        "--kv-transfer-config": json.dumps(_kv_transfer(options, boot)),
+        "--kv-transfer-config": json.dumps(_kv_transfer(options, boot, weights)),
         "--middleware": "workers.kv_connector.middleware.EverturnMiddleware",
         "--shutdown-timeout": str(options.shutdown_timeout_s),
     }
@@ -70,7 +73,7 @@ def _adapters(options: EngineOptions) -> tuple[str, ...]:
     return ("--enable-lora", "--lora-modules", *modules)
 
 
-def _kv_transfer(options: EngineOptions, boot: BootId) -> dict[str, object]:
+def _kv_transfer(options: EngineOptions, boot: BootId, weights: str | None) -> dict[str, object]:
     return {
         "kv_connector": "EverturnConnector",
         "kv_connector_module_path": "workers.kv_connector.connector",
@@ -83,6 +86,7 @@ def _kv_transfer(options: EngineOptions, boot: BootId) -> dict[str, object]:
             "hash_cache": str(options.run_dir),
             "contracts": None if options.contracts is None else str(options.contracts),
             "paranoid": options.paranoid,
+            "weights": weights,
         },
     }
 

@@ -157,10 +157,12 @@ class EngineHall:
         middleware: str | None = None,
         contracts: Path | None = None,
         adapters: Mapping[str, Path] | None = None,
+        weights: str | None = None,
     ) -> RealEngine:
         """What is other than in production:
 
         `behind`, `instead`: another connector's config, beside ours in vLLM's MultiConnector, or in its place.
+        `weights`: their digest before they are loaded, as the launcher has it.
         `connector`, `middleware`: names of classes in tests.engines.switched_off, in the place of ours.
         """
         options = _options(model, store, self._folder, find_free_port(), extra)
@@ -168,7 +170,7 @@ class EngineHall:
         options.own_dir.mkdir(parents=True)
         options = with_private_adapters(options)
         boot = BootId(f"boot_{secrets.token_hex(8)}")
-        command = vllm_command(options, boot, dict(os.environ))
+        command = vllm_command(options, boot, dict(os.environ), weights=weights)
         arguments = list(command.arguments)
         at = arguments.index("--kv-transfer-config") + 1
         transfer = json.loads(arguments[at]) | {"kv_load_failure_policy": kv_load_failure_policy}

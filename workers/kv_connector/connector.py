@@ -57,6 +57,7 @@ class EverturnConnector(KVConnectorBase_V1, SupportsHMA):  # type: ignore[misc]
         self._run_dir = Path(_setting(extra, "run_dir"))
         self._hash_cache = Path(extra.get("hash_cache") or self._run_dir)
         self._paranoid = extra.get("paranoid") is True
+        self._weights_before_load = extra.get("weights")
         self._boot = BootId(_setting(extra, "boot_id"))
         self._store = BlockStore(Path(_setting(extra, "store")))
         self._measurement: Measurement | None = None
@@ -89,6 +90,12 @@ class EverturnConnector(KVConnectorBase_V1, SupportsHMA):  # type: ignore[misc]
             self._hash_cache,
             paranoid=self._paranoid,
         )
+        if self._weights_before_load not in (None, own.kv.weights):
+            raise InvalidInput(
+                "The weights' files changed while they were loaded, so nobody knows which ones this engine has. "
+                "Start it again once they rest.",
+                "weights",
+            )
         tensors = block_tensors(kv_caches)
         self._measurement = Measurement(
             descriptor=json.dumps(own.to_json(), sort_keys=True),

@@ -144,3 +144,19 @@ def test_a_second_start_believes_the_hashes_of_the_first_unless_it_is_paranoid(
     differing = differing_fields(descriptor(v12_engine), descriptor(engine))
     assert differing == (() if paranoid else ("weights",))
     engine_hall.stop(engine)
+
+
+@pytest.mark.parametrize("before", ["as loaded", "other bytes"])
+def test_weights_that_changed_while_they_were_loaded_are_nobodys(
+    before: str, engine_hall: EngineHall, tmp_path: Path
+) -> None:
+    model = TinyModel().write(tmp_path / "model")
+    digest = weights_digest(model, tmp_path) if before == "as loaded" else "0" * 64
+    engine = engine_hall.start(model, tmp_path / "store", weights=digest)
+    answer = engine.http.get(f"{engine.url}/everturn/identity")
+    if before == "as loaded":
+        assert answer.json()["descriptor"]["kv"]["weights"] == digest
+    else:
+        assert answer.status_code == 503
+        assert "changed while they were loaded" in answer.text
+    engine_hall.stop(engine)
