@@ -49,7 +49,6 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--turns", type=int, default=320, help="of a round, over all writers")
     parser.add_argument("--events", type=int, default=1_000_000, help="that the audit is asked about")
-    parser.add_argument("--peers", action="store_true", help="also other event stores, in a venv made for it")
     given = parser.parse_args()
     folder = Path(tempfile.mkdtemp(prefix="everturn-bench-"))
     folder.chmod(0o711)
@@ -58,10 +57,6 @@ def main() -> None:
             upgrade(server.url())
             found = append_figures(server, given.rounds, given.turns)
             found |= growth_figures(server)
-            if given.peers:
-                from bench.store_peers import peer_figures  # noqa: PLC0415 its venv takes a minute to make
-
-                found |= peer_figures(server, folder, found)
             found |= audit_figures(server, given.events)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
