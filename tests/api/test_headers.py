@@ -44,8 +44,9 @@ def test_a_first_sending_of_the_same_words_is_another_turn(shared_stack: Stack, 
 def test_a_repeat_of_anything_but_the_last_turn_is_another_turn(shared_stack: Stack) -> None:
     conversation = shared_stack.conversation()
     first = shared_stack.ask("one", conversation=conversation)
-    shared_stack.ask("two", conversation=conversation)
-    assert shared_stack.ask("one", conversation=conversation, headers=REPEATED)["id"] != first["id"]
+    second = shared_stack.ask("two", conversation=conversation)
+    third = shared_stack.ask("one", conversation=conversation, headers=REPEATED)
+    assert list(shared_stack.state(conversation).turns) == [first["id"], second["id"], third["id"]]
 
 
 def test_a_repeat_that_opens_a_conversation_opens_another(shared_stack: Stack) -> None:
