@@ -147,7 +147,9 @@ def check_address(address: str, allowed_hosts: frozenset[str]) -> None:
         host, port = parts.hostname, parts.port
     except ValueError:
         host, port = None, None
-    plain = host and port and parts.scheme in {"http", "https"} and not parts.username
+    # urlsplit drops what no address holds, such as a newline; what is stored is the whole text.
+    clean = address.isascii() and address.isprintable() and " " not in address
+    plain = clean and host and port and parts.scheme in {"http", "https"} and not parts.username
     if not plain or parts.path.strip("/") or parts.query or parts.fragment:
         raise InvalidInput("'address' must be http(s)://host:port.", "address")
     if host not in allowed_hosts:

@@ -19,7 +19,7 @@ from service.api.fleet_watch import FleetWatch
 from service.api.metrics import Metrics
 from service.api.rebuild_wait import RebuildWait, Ring
 from service.conversation_flow import CANCELLED, Accepted, find_response
-from service.domain.artifact import ArtifactId, BootId
+from service.domain.artifact import MISFITS, ArtifactId, BootId
 from service.domain.errors import EngineFailed, FenceLost, InvalidInput
 from service.domain.events import AttemptFailed, ConversationId, ItemId, TenantId, TurnId
 from service.domain.turn import TurnState
@@ -273,8 +273,8 @@ class TurnRunner:
         self._tools.metrics.attempts_failed.inc()
         if lost.refusal is not None:
             self._tools.metrics.refusals.labels(lost.refusal.refusal.reason.value).inc()
-        else:
-            # An engine that can say what it refused is well; another may be gone, and its lease not yet out.
+        if lost.refusal is None or lost.refusal.refusal.reason in MISFITS:
+            # An engine that lost an attempt to broken KV is well; another may be gone, and its lease not yet out.
             job.avoid[attempt.engine.boot] = monotonic() + self._settings.engine_lease_s
         failed = AttemptFailed(
             turn=job.turn, attempt=attempt.pinned.attempt, reason=str(lost), partial_text=lost.text

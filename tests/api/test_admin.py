@@ -151,6 +151,8 @@ def test_a_boot_never_changes_its_revision(stack: Stack) -> None:
         "http://127.0.0.1:99999",
         "127.0.0.1:80",
         "http://127.0.0.1.example.org:80",
+        "http://127.0.0.1:80\n",
+        "http://127.0\t.0.1:80",
     ],
 )
 def test_an_engine_may_only_be_where_engines_are(shared_stack: Stack, address: str) -> None:

@@ -64,12 +64,23 @@ class WorkerSide:
             self._running += 1
         if not jobs.loads and not jobs.saves:
             return
-        mark = self._paged.mark()
         self._running += len(jobs.loads) + len(jobs.saves)
+        try:
+            mark = self._paged.mark()
+        except Exception as error:  # the engine holds the requests' blocks until every job is answered
+            logger.exception("Everturn could not start the step's KV transfers")
+            self._answer_all(jobs, f"{type(error).__name__}: {error}")
+            return
         for load in jobs.loads:
             self._load_threads.submit(self._load, load, mark)
         for save in jobs.saves:
             self._save_threads.submit(self._save, save, mark)
+
+    def _answer_all(self, jobs: Jobs, text: str) -> None:
+        for load in jobs.loads:
+            self._loaded.put((load.request_id, refusal(load, RefusalReason.INTERNAL_ERROR, text)))
+        for save in jobs.saves:
+            self._saved.put((save.request_id, text))
 
     def settled(self, *, idle: bool = False) -> Settled:
         """Where the engine has nothing else to do it waits a little, and leaves the interpreter to the transfers."""
