@@ -42,6 +42,7 @@ class Store(RuleBasedStateMachine):
             if off:
                 with pytest.raises(VersionConflict):
                     self._append(conn, stream, len(history) + off, events)
+                conn.commit()
                 return
             assert self._append(conn, stream, len(history), events) == len(history) + len(events)
             if kept:
