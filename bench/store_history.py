@@ -92,7 +92,7 @@ FILL_STEPS = (
     # Ten turns a conversation, seven events a turn; every tenth turn is rebuilt, with a refusal before.
     f"""INSERT INTO events
         (tenant_id, stream, stream_version, type, schema_number, occurred_at, payload, commitment, chain)
-    SELECT 'tenant' || 1 + turn / 10 % 20, 'conv_f' || turn / 10, 1 + turn % 10 * 7 + step, kind, 1,
+    SELECT 'tenant' || 1 + turn / 10 % 20, 'fill_' || turn / 10, 1 + turn % 10 * 7 + step, kind, 1,
            timestamptz '2026-03-01' + (turn * 10 + step) * interval '1 second',
            CASE kind
                WHEN 'conversation.created' THEN jsonb_build_object('alias', 'production')
@@ -132,6 +132,6 @@ FILL_STEPS = (
     """INSERT INTO event_contents (tenant_id, stream, stream_version, salt, content, tokens)
     SELECT tenant_id, stream, stream_version, decode(repeat('00', 16), 'hex'), convert_to(repeat('word ', 20), 'UTF8'),
            CASE WHEN type = 'turn.completed' THEN ''::bytea END
-    FROM events WHERE type IN ('message.accepted', 'turn.completed') AND stream LIKE 'conv\\_f%'""",
+    FROM events WHERE type IN ('message.accepted', 'turn.completed') AND stream LIKE 'fill%'""",
     "ANALYZE",
 )

@@ -470,7 +470,7 @@ CREATE VIEW audit.cross_revision_hits AS
     tokens_loaded,
     first_divergence
    FROM audit.turn_provenance
-  WHERE cross_revision;
+  WHERE ((artifact_id IS NOT NULL) AND cross_revision);
 
 
 ALTER VIEW audit.cross_revision_hits OWNER TO everturn_owner;

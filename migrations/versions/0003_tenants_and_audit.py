@@ -114,6 +114,7 @@ def upgrade() -> None:
         )
     ]
     policies = [ROW_SECURITY.format(table=table) for table in TENANTS_ROWS]
+    views.append((VIEWS / "cross_revision_hits_v2.sql").read_text())
     for sql in (KEYS, LIMITS, INDEXES, *views, *policies, PRIVILEGES):
         op.execute(sql.strip().removesuffix(";"))
 
