@@ -25,8 +25,8 @@ TURN = 16
 HITS = 15
 COLDS = 3
 GUARD_REQUESTS = 300
-DECODED = 96
-DECODE_ROUNDS = 4
+DECODED = 64
+DECODE_ROUNDS = 3
 
 
 def prompt(seed: object, length: int, vocabulary: int = 40_000) -> list[int]:
