@@ -446,7 +446,11 @@ CREATE VIEW audit.turn_provenance AS
         END AS cross_revision,
     used.contract_id
    FROM (facts
-     LEFT JOIN audit.contracts_used used ON (((used.tenant_id = facts.tenant_id) AND (used.turn_id = facts.turn_id) AND (used.attempt = facts.attempt))));
+     LEFT JOIN LATERAL ( SELECT contracts_used.contract_id,
+            contracts_used.breach
+           FROM audit.contracts_used
+          WHERE ((contracts_used.tenant_id = facts.tenant_id) AND (contracts_used.turn_id = facts.turn_id) AND (contracts_used.attempt = facts.attempt) AND (facts.artifact_revision <> facts.decode_revision))
+         OFFSET 0) used ON (true));
 
 
 ALTER VIEW audit.turn_provenance OWNER TO everturn_owner;

@@ -87,5 +87,11 @@ SELECT
     END AS cross_revision,
     used.contract_id
 FROM facts
-LEFT JOIN audit.contracts_used AS used
-    ON used.tenant_id = facts.tenant_id AND used.turn_id = facts.turn_id AND used.attempt = facts.attempt;
+-- One turn at a time, and only for those that read another revision's KV: OFFSET keeps it from being joined as a whole.
+LEFT JOIN LATERAL (
+    SELECT contract_id, breach
+    FROM audit.contracts_used
+    WHERE tenant_id = facts.tenant_id AND turn_id = facts.turn_id AND attempt = facts.attempt
+        AND facts.artifact_revision <> facts.decode_revision
+    OFFSET 0
+) AS used ON true;
