@@ -101,20 +101,26 @@ def test_a_conversation_that_stays_on_its_revision_reuses_its_kv(fleet: Fleet, c
     assert fleet.output(turn) == fleet.cold(fleet.v12, turn).tokens
 
 
+def wipe(store: Path) -> None:
+    for entry in store.iterdir():
+        if entry.is_dir():
+            shutil.rmtree(entry)
+        else:
+            entry.unlink()
+
+
 def test_without_any_kv_row_or_file_the_next_turn_is_only_slower(fleet: Fleet, chat: Chat) -> None:
-    for folder in fleet.deployment.kv.iterdir():
-        shutil.rmtree(folder)
-    (fleet.deployment.kv / "tmp").mkdir()
+    wipe(fleet.deployment.kv)
     fleet.execute("TRUNCATE artifacts, rebuilds")
     turn = chat.say(TURNS[2])
     assert turn["kv"]["source"] == "none"
     assert fleet.output(turn) == fleet.cold(fleet.v12, turn).tokens
+    fleet.wait_for_artifacts(chat.id, 1)
+    assert chat.say("Thank you!")["kv"]["source"] == "reused"
 
 
 def test_with_rows_left_but_their_files_gone_the_next_turn_is_only_slower(fleet: Fleet, chat: Chat) -> None:
-    for folder in fleet.deployment.kv.iterdir():
-        shutil.rmtree(folder)
-    (fleet.deployment.kv / "tmp").mkdir()
+    wipe(fleet.deployment.kv)
     turn = chat.say(TURNS[2])
     assert turn["kv"]["source"] == "none"
     assert turn["kv"]["refusal"]["reason"] == "manifest_missing"
