@@ -15,7 +15,9 @@ import pytest
 from sqlalchemy import make_url
 
 from stack.background import WELCOME
+from stack.postgres import EmbeddedPostgres
 from tests.api.stack import Stack, running_stack
+from tests.conftest import copied
 from workers.engine_options import EngineOptions
 
 README = (Path(__file__).parents[2] / "README.md").read_text()
@@ -25,8 +27,14 @@ needs_curl = pytest.mark.skipif(shutil.which("curl") is None, reason="curl is no
 
 
 @pytest.fixture(scope="module")
-def stack(shared_database: str) -> Iterator[Stack]:
-    with running_stack(shared_database) as running:
+def own_database(postgres_server: EmbeddedPostgres, template_database: str) -> Iterator[str]:
+    with copied(postgres_server, template_database) as url:
+        yield url
+
+
+@pytest.fixture(scope="module")
+def stack(own_database: str) -> Iterator[Stack]:
+    with running_stack(own_database) as running:
         running.start_engine("a", alias=True)
         yield running
 
@@ -100,13 +108,13 @@ def test_the_second_engines_line_is_one_that_the_launcher_takes() -> None:
     assert EngineOptions.parse(argv).name == "engine chat on port 8102"
 
 
-def test_the_question_to_the_record_is_answered(stack: Stack, shared_database: str) -> None:
+def test_the_question_to_the_record_is_answered(stack: Stack, own_database: str) -> None:
     stack.http.post("/v1/responses", json={"model": "production", "input": "Hello"}).raise_for_status()
     line = next(found for found in README.splitlines() if found.startswith("psql"))
     words = shlex.split(line)
     statements = [words[at + 1] for at, word in enumerate(words) if word == "-c"]
     assert statements
-    url = make_url(shared_database).set(drivername="postgresql").render_as_string(hide_password=False)
+    url = make_url(own_database).set(drivername="postgresql").render_as_string(hide_password=False)
     with psycopg.connect(url) as connection:
         for statement in statements:
             cursor = connection.execute(statement.encode())
