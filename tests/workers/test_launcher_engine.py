@@ -17,7 +17,7 @@ from tests.workers.celery_worker import until
 from tests.workers.launched import REPOSITORY
 
 START_S = 120.0
-MANY_TOKENS = 1500
+MANY_TOKENS = 3500
 
 pytestmark = pytest.mark.engine
 
@@ -86,7 +86,8 @@ def test_a_running_request_is_answered_before_its_engine_ends(
     (engine,) = engines(stack)
     with ThreadPoolExecutor(1) as pool:
         request = pool.submit(generate, engine["address"], MANY_TOKENS)
-        until(lambda: running(engine["address"]) == 1, "the request runs")
+        until(lambda: request.done() or running(engine["address"]) == 1, "the request runs")
+        assert not request.done(), request.result()
         launcher.send_signal(signal.SIGTERM)
         until(lambda: engines(stack)[0]["state"] == "draining", "the engine drains")
         assert running(engine["address"]) == 1, "it was not cut off"
