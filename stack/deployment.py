@@ -164,6 +164,8 @@ class Deployment:
         require_free_port(self.port, setting="EVERTURN_PORT")
         for folder in (self.logs, self.kv, self.data / "run"):
             folder.mkdir(parents=True, exist_ok=True)
+            # What people said can be read out of KV, and keys lie in run/.
+            folder.chmod(0o700)
         self.zygote.unlink(missing_ok=True)
         zygote = self._child("engine zygote", ["-m", "workers.engine_zygote", str(self.zygote)])
         with self._progress.step("PostgreSQL starts"):

@@ -9,6 +9,8 @@ from service.domain.artifact import BootId
 from workers.engine_options import EngineOptions
 from workers.kv_connector.adapters import FOLDER, take_copy
 
+SECRETS = ("EVERTURN_DATABASE_URL", "EVERTURN_BROKER_URL")
+"""Of the service's environment; an engine talks to neither, and may run a model's own code."""
 PROGRAM = "vllm.entrypoints.openai.api_server"
 PACKAGES = Path(__file__).parents[1]
 BLOCK_SIZE = 32
@@ -106,6 +108,8 @@ def _environment(options: EngineOptions, base_env: Mapping[str, str]) -> dict[st
         env["VLLM_CPU_OMP_THREADS_BIND"] = options.cores
     # It would override --kv-cache-memory-bytes.
     env.pop("VLLM_CPU_KVCACHE_SPACE", None)
+    for secret in SECRETS:
+        env.pop(secret, None)
     return env
 
 
