@@ -17,7 +17,6 @@ FROM audit.refusals WHERE conversation_id = %s ORDER BY position
 """
 HITS = "SELECT count(*) AS hits FROM audit.cross_revision_hits"
 PROMPT = "SELECT audit.prompt_of(%s) AS ids"
-ARTIFACT = "SELECT artifact_id FROM audit.turn_provenance WHERE turn_id = %s"
 OUTPUT = "SELECT output AS ids FROM audit.turn_tokens WHERE turn_id = %s"
 
 Row = dict[str, Any]
@@ -41,11 +40,6 @@ class Auditor:
 
     def output(self, turn: str) -> tuple[int, ...]:
         return tuple(self._rows(OUTPUT, turn)[0]["ids"])
-
-    def artifact_of(self, turn: str) -> str | None:
-        """The artifact that the turn's engine read."""
-        artifact: str | None = self._rows(ARTIFACT, turn)[0]["artifact_id"]
-        return artifact
 
     def _rows(self, query: str, *parameters: str) -> list[Row]:
         with psycopg.connect(self._dsn, row_factory=dict_row) as connection:

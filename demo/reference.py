@@ -1,6 +1,6 @@
 """Asks an engine directly, past the service: the cold prefill to compare with, and the unguarded control."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -9,6 +9,7 @@ import httpx
 from service.domain.evidence import KvRequest
 
 TIMEOUT_S = 120.0
+CANDIDATES = 5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,7 +28,7 @@ class Reference:
         """Greedy. Raises: httpx.HTTPStatusError, with the engine's own words in the response."""
         body: dict[str, Any] = {
             "token_ids": list(prompt),
-            "sampling_params": {"max_tokens": max_tokens, "temperature": 0, "logprobs": 5},
+            "sampling_params": {"max_tokens": max_tokens, "temperature": 0, "logprobs": CANDIDATES},
             "output_mode": "text",
             "kv_transfer_params": kv.to_params() if kv else None,
         }
@@ -38,7 +39,7 @@ class Reference:
         return Answer(
             tokens=tuple(choice["token_ids"]),
             text=choice["text"],
-            first_logprobs={entry["token"]: entry["logprob"] for entry in first},
+            first_logprobs=by_token(first),
         )
 
     def render(self, messages: Sequence[dict[str, str]], *, covered: int, last_token: int) -> tuple[int, ...]:
@@ -52,8 +53,12 @@ class Reference:
         return tuple(document["token_ids"])
 
 
-def furthest_logprob(one: Answer, other: Answer) -> float:
-    """Over the first token's most likely candidates of both; infinite where they name other candidates."""
-    if one.first_logprobs.keys() != other.first_logprobs.keys():
+def by_token(candidates: Sequence[Mapping[str, Any]]) -> dict[str, float]:
+    return {entry["token"]: entry["logprob"] for entry in candidates}
+
+
+def furthest(one: Mapping[str, float], other: Mapping[str, float]) -> float:
+    """Over a token's most likely candidates of both; infinite where they name other candidates."""
+    if not one or one.keys() != other.keys():
         return float("inf")
-    return max(abs(one.first_logprobs[token] - other.first_logprobs[token]) for token in one.first_logprobs)
+    return max(abs(one[token] - other[token]) for token in one)

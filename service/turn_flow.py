@@ -24,6 +24,7 @@ from service.domain.events import (
     TurnFailed,
     TurnId,
     TurnPinned,
+    TurnScored,
     TurnStarted,
     TurnStreamed,
 )
@@ -137,10 +138,11 @@ def complete_turn(
     completed: TurnCompleted,
     now: datetime,
     streamed: TurnStreamed | None = None,
+    scored: TurnScored | None = None,
 ) -> None:
     """Raises: FenceLost: another attempt took over, or the turn has ended: nothing of this one is accepted."""
     state = event_store.load_conversation(conn, tenant, conversation, for_update=True)
-    _continue(conn, state, [*_given(refusal), *_given(streamed), completed], now)
+    _continue(conn, state, [*_given(refusal), *_given(streamed), *_given(scored), completed], now)
     turns.close_turn(conn, tenant=tenant, turn=completed.turn)
     rebuilds.supersede(conn, turn=completed.turn)
 

@@ -1,8 +1,8 @@
 """One attempt on one engine: what is asked of it, and when its answer may be accepted."""
 
 import asyncio
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 
 import httpx
 
@@ -10,7 +10,17 @@ from service.domain.artifact import ArtifactId
 from service.domain.contract import ContractId
 from service.domain.conversation import Conversation
 from service.domain.errors import EngineFailed, EverturnError, InvalidInput, RevisionMismatch
-from service.domain.events import ItemId, KvRefused, KvSource, PlanKind, TurnCompleted, TurnId, TurnPinned
+from service.domain.events import (
+    ItemId,
+    KvRefused,
+    KvSource,
+    PlanKind,
+    TokenLogprob,
+    TurnCompleted,
+    TurnId,
+    TurnPinned,
+    TurnScored,
+)
 from service.domain.evidence import Evidence, KvRequest
 from service.domain.plan import Engine
 from service.engine import client
@@ -19,6 +29,7 @@ from service.turn_flow import refused_by
 
 EVIDENCE_TRIES = 20
 EVIDENCE_PAUSE_S = 0.05
+STOP = "stop"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,6 +77,8 @@ class Prompt:
 class Answer:
     completed: TurnCompleted
     refusal: KvRefused | None
+    scored: TurnScored | None = None
+    """Where the client asked how likely the answer's tokens were."""
 
 
 class AttemptLost(Exception):
@@ -87,10 +100,12 @@ async def run_attempt(http: httpx.AsyncClient, attempt: Attempt, on_text: Callab
         InvalidInput: no engine of the revision would take this prompt.
     """
     text, output, finish, prompt = "", list[int](), "", Prompt(token_ids=(), extends=None, delta=())
+    scores = list[TokenLogprob]()
     try:
         prompt = await _prompt(http, attempt)
         async for chunk in client.stream_generate(http, attempt.engine, _spec(attempt, prompt)):
             output += chunk.token_ids
+            scores += chunk.logprobs
             text += chunk.text
             finish = chunk.finish_reason or finish
             on_text(text)
@@ -119,8 +134,19 @@ async def run_attempt(http: httpx.AsyncClient, attempt: Attempt, on_text: Callab
         published=evidence.published.artifact if evidence.published else None,
     )
     return Answer(
-        completed=completed, refusal=refused_by(evidence, attempt.pinned.turn, attempt.pinned.attempt)
+        completed=completed,
+        refusal=refused_by(evidence, attempt.pinned.turn, attempt.pinned.attempt),
+        scored=_scored(attempt, scores, finish),
     )
+
+
+def _scored(attempt: Attempt, scores: Sequence[TokenLogprob], finish: str) -> TurnScored | None:
+    """Without the token that ended the answer, which is no part of its text."""
+    pinned, asked = attempt.pinned, attempt.state.turns[attempt.pinned.turn].sampling.top_logprobs
+    if asked is None:
+        return None
+    kept = tuple(replace(score, top=score.top[:asked]) for score in scores)
+    return TurnScored(turn=pinned.turn, attempt=pinned.attempt, scores=kept[:-1] if finish == STOP else kept)
 
 
 def checked(attempt: Attempt, prompt: Prompt, evidence: Evidence | None) -> Evidence:

@@ -1,6 +1,7 @@
 """Request bodies: bounded before they are held, JSON and nothing else, and checked field by field."""
 
 import json
+from collections.abc import Collection, Mapping
 from math import isfinite
 from typing import Any, TypeVar
 
@@ -40,6 +41,29 @@ async def read_object(request: Request, max_bytes: int, limits: Limits = NO_LIMI
     _check_depth(document)
     _check_text(document)
     return document
+
+
+def effective(
+    document: Mapping[str, Any], without_effect: Mapping[str, tuple[object, ...]], refused: Collection[str]
+) -> dict[str, Any]:
+    """What of a body has to be heeded: without nulls, and without values that ask for what is done anyway.
+
+    Raises:
+        InvalidInput: naming a parameter that is not supported, or not with another value.
+    """
+    asked = {
+        name: value
+        for name, value in document.items()
+        if value is not None and value not in without_effect.get(name, ())
+    }
+    for name in asked:
+        if name in without_effect or name in refused:
+            raise InvalidInput(
+                f"Unsupported parameter: '{name}' is not supported with this value.",
+                name,
+                "unsupported_parameter",
+            )
+    return asked
 
 
 def parse(kind: type[Body], document: dict[str, Any]) -> Body:

@@ -5,7 +5,7 @@ from typing import Any
 
 from pydantic import Field
 
-from service.api.body import StrictBody, parse
+from service.api.body import StrictBody, effective, parse
 from service.api.schemas import parse_messages
 from service.conversation_flow import NewMessage
 from service.domain.errors import InvalidInput
@@ -70,19 +70,7 @@ class ChatBody(StrictBody):
 
 def parse_chat_body(document: Mapping[str, Any]) -> tuple[ChatBody, tuple[NewMessage, ...]]:
     """Raises: InvalidInput: naming the parameter."""
-    asked = {
-        name: value
-        for name, value in document.items()
-        if value is not None and value not in WITHOUT_EFFECT.get(name, ())
-    }
-    for name in asked:
-        if name in WITHOUT_EFFECT or name in REFUSED:
-            raise InvalidInput(
-                f"Unsupported parameter: '{name}' is not supported with this value.",
-                name,
-                "unsupported_parameter",
-            )
-    body = parse(ChatBody, asked)
+    body = parse(ChatBody, effective(document, WITHOUT_EFFECT, REFUSED))
     messages = parse_messages([_as_response_item(one) for one in body.messages], "messages")
     if not any(m.text.strip() for m in messages if m.role is Role.USER):
         raise InvalidInput(

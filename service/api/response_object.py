@@ -6,7 +6,7 @@ from typing import Any
 
 from service.conversation_flow import CANCELLED, StoredConversation, StoredTurn
 from service.domain.conversation import Item
-from service.domain.events import KvSource, Role, TurnCompleted
+from service.domain.events import KvSource, Role, TurnCompleted, TurnScored
 from service.domain.turn import Turn, TurnState
 
 LENGTH = "length"
@@ -47,8 +47,22 @@ def item_object(item: Item) -> dict[str, Any]:
     }
 
 
-def output_text(text: str) -> dict[str, Any]:
-    return {"type": "output_text", "text": text, "annotations": [], "logprobs": []}
+def output_text(text: str, scored: TurnScored | None = None) -> dict[str, Any]:
+    return {"type": "output_text", "text": text, "annotations": [], "logprobs": logprobs_of(scored)}
+
+
+def logprobs_of(scored: TurnScored | None) -> list[dict[str, Any]]:
+    if scored is None:
+        return []
+    return [
+        _logprob(score.token, score.logprob)
+        | {"top_logprobs": [_logprob(other.token, other.logprob) for other in score.top]}
+        for score in scored.scores
+    ]
+
+
+def _logprob(token: str, logprob: float) -> dict[str, Any]:
+    return {"token": token, "logprob": logprob, "bytes": list(token.encode("utf-8", "replace"))}
 
 
 def output_message(item_id: str, status: str, content: list[dict[str, Any]]) -> dict[str, Any]:
@@ -96,7 +110,7 @@ def response_object(stored: StoredTurn) -> dict[str, Any]:
         "instructions": texts[started.instructions] if started.instructions else None,
         "max_output_tokens": started.sampling.max_output_tokens,
         "model": started.alias,
-        "output": [_answer(completed, status)] if completed else [],
+        "output": [_answer(turn, completed, status)] if completed else [],
         "parallel_tool_calls": True,
         "previous_response_id": stored.previous.turn if stored.previous else None,
         "conversation": {"id": stored.state.id},
@@ -107,6 +121,7 @@ def response_object(stored: StoredTurn) -> dict[str, Any]:
         "text": {"format": {"type": "text"}},
         "tool_choice": "auto",
         "tools": [],
+        "top_logprobs": started.sampling.top_logprobs or 0,
         "top_p": started.sampling.top_p,
         "truncation": "disabled",
         **({"usage": _usage(completed)} if completed else {}),
@@ -121,8 +136,8 @@ def _error(turn: Turn) -> dict[str, str] | None:
     return {"code": turn.failed.code, "message": turn.failed.message}
 
 
-def _answer(completed: TurnCompleted, status: str) -> dict[str, Any]:
-    return output_message(completed.item, status, [output_text(completed.text)])
+def _answer(turn: Turn, completed: TurnCompleted, status: str) -> dict[str, Any]:
+    return output_message(completed.item, status, [output_text(completed.text, turn.scored)])
 
 
 def _usage(completed: TurnCompleted) -> dict[str, Any]:

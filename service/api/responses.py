@@ -139,6 +139,7 @@ def _wanted(
         max_output_tokens=body.max_output_tokens or service.settings.default_max_output_tokens,
         temperature=1.0 if body.temperature is None else float(body.temperature),
         top_p=1.0 if body.top_p is None else float(body.top_p),
+        top_logprobs=body.logprobs,
     )
     return TurnRequest(
         tenant=tenant.id,

@@ -2,11 +2,11 @@
 
 from collections.abc import Mapping
 from hashlib import sha256
-from typing import Annotated, Any, Literal, get_args
+from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from service.api.body import StrictBody, param_name, parse
+from service.api.body import StrictBody, effective, param_name, parse
 from service.conversation_flow import NewMessage
 from service.domain import canonical
 from service.domain.errors import InvalidInput
@@ -35,7 +35,6 @@ MAX_INITIAL_ITEMS = 20
 
 WITHOUT_EFFECT: Mapping[str, tuple[object, ...]] = {
     "background": (False,),
-    "include": (),
     "parallel_tool_calls": (True,),
     "reasoning": (),
     "service_tier": ("auto", "default"),
@@ -44,7 +43,6 @@ WITHOUT_EFFECT: Mapping[str, tuple[object, ...]] = {
     "text": ({}, {"format": {"type": "text"}}),
     "tool_choice": ("auto", "none"),
     "tools": ([],),
-    "top_logprobs": (0,),
     "truncation": ("disabled",),
 }
 """Values of OpenAI's other parameters that ask for what is done anyway; null does so for every one of them."""
@@ -91,11 +89,18 @@ class ResponseBody(StrictBody):
     instructions: str | None = None
     stream: bool | None = None
     max_output_tokens: int | None = Field(default=None, ge=1, le=1_000_000)
+    include: list[Include] | None = None
+    top_logprobs: int | None = Field(default=None, ge=0, le=20)
     temperature: float | None = Field(default=None, ge=0, le=2)
     top_p: float | None = Field(default=None, ge=0, le=1)
     metadata: Metadata | None = None
     on_upgrade: Policy | None = None
     revision: str | None = None
+
+    @property
+    def logprobs(self) -> int | None:
+        """How many candidates beside each token; None where none are asked for."""
+        return (self.top_logprobs or 0) if LOGPROBS in (self.include or ()) else None
 
     @property
     def conversation_id(self) -> str | None:
@@ -111,15 +116,12 @@ class ResponseBody(StrictBody):
 
 def parse_response_body(document: Mapping[str, Any]) -> ResponseBody:
     """Raises: InvalidInput: naming the parameter."""
-    asked = {name: value for name, value in document.items() if not _without_effect(name, value)}
-    for name in asked:
-        if name in WITHOUT_EFFECT or name in REFUSED:
-            raise InvalidInput(
-                f"Unsupported parameter: '{name}' is not supported with this value.",
-                name,
-                "unsupported_parameter",
-            )
-    body = parse(ResponseBody, asked)
+    body = parse(ResponseBody, effective(document, WITHOUT_EFFECT, REFUSED))
+    if body.top_logprobs and LOGPROBS not in (body.include or ()):
+        raise InvalidInput(
+            f"'top_logprobs' adds to log-probabilities that were not asked for: pass include=['{LOGPROBS}'] too.",
+            "top_logprobs",
+        )
     if body.conversation is not None and body.previous_response_id is not None:
         raise InvalidInput(
             "'previous_response_id' cannot be used with 'conversation': each names the history by itself.",
@@ -241,9 +243,3 @@ def _part(part: object, path: tuple[str | int, ...]) -> str:
         raise InvalidInput(f"'{name}' must be a string.", name)
     text: str = part["text"]
     return text
-
-
-def _without_effect(name: str, value: object) -> bool:
-    if name == "include" and isinstance(value, list):
-        return all(one in get_args(Include) and one != LOGPROBS for one in value)
-    return value is None or (name in WITHOUT_EFFECT and value in WITHOUT_EFFECT[name])

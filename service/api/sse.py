@@ -118,8 +118,9 @@ class _Writer:
             yield from self.cut((len(text),), (), text, item)
         if not text:
             yield from self._open(item)
-        part = output_text(text)
-        yield from self._event("response.output_text.done", **_place(item), text=text, logprobs=[])
+        part = output_text(text, stored.turn.scored)
+        logprobs = part["logprobs"]
+        yield from self._event("response.output_text.done", **_place(item), text=text, logprobs=logprobs)
         yield from self._event("response.content_part.done", **_place(item), part=part)
         message = output_message(item, status, [part])
         yield from self._event("response.output_item.done", output_index=0, item=message)

@@ -255,6 +255,7 @@ class TurnRunner:
                         completed=answer.completed,
                         now=self._tools.clock(),
                         streamed=job.channel.record(job.turn, answer.completed.text),
+                        scored=answer.scored,
                     )
                 )
                 break

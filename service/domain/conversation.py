@@ -28,6 +28,7 @@ from service.domain.events import (
     TurnFailed,
     TurnId,
     TurnPinned,
+    TurnScored,
     TurnStarted,
     TurnStreamed,
 )
@@ -101,6 +102,7 @@ def evolve(state: Conversation, event: ConversationEvent) -> Conversation:
             | KvRebuilt()
             | AttemptFailed()
             | TurnStreamed()
+            | TurnScored()
             | TurnCompleted()
             | TurnFailed()
         ):

@@ -59,6 +59,22 @@ class Sampling:
     max_output_tokens: int
     temperature: float
     top_p: float
+    top_logprobs: int | None = None
+    """Whether log-probabilities are asked for, and of how many other candidates for each token."""
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    token: str
+    logprob: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TokenLogprob:
+    token: str
+    logprob: float
+    top: tuple[Candidate, ...] = ()
+    """The likeliest candidates in its place."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -191,6 +207,16 @@ class TurnStreamed:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class TurnScored:
+    """How likely the answer's tokens were, for a client who asked."""
+
+    name: ClassVar = "turn.scored"
+    turn: TurnId
+    attempt: int
+    scores: tuple[TokenLogprob, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TurnCompleted:
     """The accepted answer, with the exact window the model saw and who took part.
 
@@ -282,6 +308,7 @@ ConversationEvent = (
     | KvRebuilt
     | AttemptFailed
     | TurnStreamed
+    | TurnScored
     | TurnCompleted
     | TurnFailed
     | ConversationErased

@@ -15,11 +15,21 @@ from service.domain.events import (
     TurnFailed,
     TurnId,
     TurnPinned,
+    TurnScored,
     TurnStarted,
     TurnStreamed,
 )
 
-TurnEvent = TurnPinned | KvRefused | KvRebuilt | AttemptFailed | TurnStreamed | TurnCompleted | TurnFailed
+TurnEvent = (
+    TurnPinned
+    | KvRefused
+    | KvRebuilt
+    | AttemptFailed
+    | TurnStreamed
+    | TurnScored
+    | TurnCompleted
+    | TurnFailed
+)
 
 
 class TurnState(StrEnum):
@@ -36,6 +46,7 @@ TRANSITIONS: dict[tuple[TurnState, str], TurnState] = {
     (TurnState.PINNED, KvRefused.name): TurnState.PINNED,
     (TurnState.PINNED, KvRebuilt.name): TurnState.PINNED,
     (TurnState.PINNED, TurnStreamed.name): TurnState.PINNED,
+    (TurnState.PINNED, TurnScored.name): TurnState.PINNED,
     (TurnState.PINNED, AttemptFailed.name): TurnState.STARTED,
     (TurnState.PINNED, TurnCompleted.name): TurnState.COMPLETED,
 }
@@ -54,6 +65,7 @@ class Turn:
     refusals: tuple[KvRefused, ...] = ()
     rebuilt: KvRebuilt | None = None
     streamed: TurnStreamed | None = None
+    scored: TurnScored | None = None
     completed: TurnCompleted | None = None
     failed: TurnFailed | None = None
 
@@ -94,6 +106,8 @@ def advance(turn: Turn, event: TurnEvent) -> Turn:
             return replace(turn, rebuilt=event)
         case TurnStreamed():
             return replace(turn, streamed=event)
+        case TurnScored():
+            return replace(turn, scored=event)
         case TurnCompleted():
             return replace(turn, completed=event)
         case TurnFailed():

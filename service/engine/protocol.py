@@ -11,7 +11,7 @@ from typing import Any
 from service.domain.artifact import BootId
 from service.domain.conversation import Item
 from service.domain.errors import EngineFailed, EverturnError, InvalidInput, RevisionMismatch
-from service.domain.events import Sampling, TenantId
+from service.domain.events import Candidate, Sampling, TenantId, TokenLogprob
 from service.domain.evidence import BOOT_HEADER, REVISION_HEADER, Evidence, KvRequest
 from service.domain.plan import Engine
 from service.domain.revision import RevisionDigest
@@ -37,7 +37,6 @@ class GenerateSpec:
     revision: RevisionDigest
     boot: BootId
     cache_salt: str
-    logprobs: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,8 +44,8 @@ class Chunk:
     token_ids: tuple[int, ...]
     text: str
     finish_reason: str | None
-    logprobs: tuple[float, ...] = ()
-    """Of each sampled token, where the spec asked for them."""
+    logprobs: tuple[TokenLogprob, ...] = ()
+    """Of each sampled token, where the sampling asks for them."""
     prompt: tuple[int, ...] | None = None
     """The ids that the engine took for the prompt; a stream's first chunk has them."""
 
@@ -101,8 +100,8 @@ def build_generate(spec: GenerateSpec, *, stream: bool) -> tuple[dict[str, str],
         "seed": int.from_bytes(sha256(turn.encode()).digest()[:4], "big"),
         "skip_special_tokens": True,
     }
-    if spec.logprobs is not None:
-        sampling["logprobs"] = spec.logprobs
+    if spec.sampling.top_logprobs is not None:
+        sampling["logprobs"] = spec.sampling.top_logprobs
     body = {
         "request_id": spec.kv.attempt,
         "token_ids": list(spec.prompt),
@@ -240,9 +239,16 @@ def _chunk(document: Mapping[str, Any]) -> Chunk:
         token_ids=tuple(choice.get("token_ids") or ()),
         text=choice.get("text") or "",
         finish_reason=reason,
-        logprobs=tuple(entry["logprob"] for entry in content),
+        logprobs=tuple(map(_token_logprob, content)),
         prompt=None if prompt is None else tuple(prompt),
     )
+
+
+def _token_logprob(entry: Mapping[str, Any]) -> TokenLogprob:
+    top = tuple(
+        Candidate(other["token"], float(other["logprob"])) for other in entry.get("top_logprobs") or ()
+    )
+    return TokenLogprob(token=entry["token"], logprob=float(entry["logprob"]), top=top)
 
 
 def _engine_words(document: Mapping[str, Any]) -> str:

@@ -14,6 +14,7 @@ from service.domain.errors import Internal, InvalidInput
 from service.domain.events import (
     AliasMoved,
     AttemptFailed,
+    Candidate,
     ContractApproved,
     ContractRevoked,
     ConversationCreated,
@@ -33,9 +34,11 @@ from service.domain.events import (
     ResponseDeleted,
     Role,
     Sampling,
+    TokenLogprob,
     TurnCompleted,
     TurnFailed,
     TurnPinned,
+    TurnScored,
     TurnStarted,
     TurnStreamed,
 )
@@ -61,7 +64,7 @@ class EventRow:
 def encode(event: Event) -> EventRow:
     """Raises: InvalidInput for a number that no row can hold."""
     apart = {TEXT_FIELDS.get(event.name), METADATA if event.name in WITH_METADATA else None}
-    payload = to_document(event, without={*apart, *TOKEN_FIELDS})
+    payload = to_document(event, without={*apart, *TOKEN_FIELDS, SCORES})
     tokens = None
     if isinstance(event, TurnCompleted):
         tokens = _packed((*event.prompt_delta, *event.output))
@@ -95,6 +98,8 @@ def decode(row: EventRow, *, erased: bool = False) -> Event:
             document[field] = _whole(row.content, erased=erased).decode("utf-8", "surrogatepass")
         if row.type in WITH_METADATA and METADATA not in document:
             document[METADATA] = json.loads(row.content) if row.content is not None else {}
+        if row.type == TurnScored.name:
+            document[SCORES] = json.loads(_whole(row.content, erased=erased) or "[]")
         if row.type == TurnCompleted.name:
             document |= _token_fields(document, _whole(row.tokens, erased=erased), erased=erased)
         return reader(document)
@@ -177,6 +182,13 @@ def _content(event: Event) -> bytes | None:
         return text.encode("utf-8", "surrogatepass")
     if event.name in WITH_METADATA and (metadata := getattr(event, METADATA)):
         return json.dumps(dict(metadata)).encode("ascii")
+    if isinstance(event, TurnScored):
+        scores = [
+            (score.token, score.logprob, [(other.token, other.logprob) for other in score.top])
+            for score in event.scores
+        ]
+        # ASCII, so that a lone surrogate passes.
+        return json.dumps(scores, allow_nan=False, separators=(",", ":")).encode("ascii")
     return None
 
 
@@ -248,6 +260,14 @@ def _turn_streamed(d: Json) -> TurnStreamed:
     return TurnStreamed(**d | {"pieces": pieces, "announced": tuple(d["announced"])})
 
 
+def _turn_scored(d: Json) -> TurnScored:
+    scores = tuple(
+        TokenLogprob(token=token, logprob=logprob, top=tuple(Candidate(*other) for other in top))
+        for token, logprob, top in d[SCORES]
+    )
+    return TurnScored(**d | {SCORES: scores})
+
+
 def _policy(value: str | None) -> OnUpgrade | None:
     return None if value is None else OnUpgrade(value)
 
@@ -265,6 +285,9 @@ WITH_METADATA = frozenset({ConversationCreated.name, ConversationUpdated.name, T
 """Events with a client's own names and values, which may be a person's: content too, as JSON, and none where empty.
 Their first schema had them in the payload."""
 
+SCORES = "scores"
+"""Of `turn.scored`: its tokens are the model's words, so they are content too, as JSON."""
+
 TOKEN_FIELDS = ("prompt_delta", "output")
 """Of `turn.completed`: the payload holds their lengths, the ids stand one after the other in `tokens`."""
 
@@ -280,6 +303,7 @@ READERS: dict[tuple[str, int], Callable[[Json], Event]] = {
     (TurnStarted.name, 1): _turn_started,
     (TurnStarted.name, 2): _turn_started,
     (TurnStarted.name, 3): _turn_started,
+    (TurnStarted.name, 4): _turn_started,
     (TurnPinned.name, 1): _turn_pinned,
     (TurnPinned.name, 2): _turn_pinned,
     (KvRefused.name, 1): _kv_refused,
@@ -288,6 +312,7 @@ READERS: dict[tuple[str, int], Callable[[Json], Event]] = {
     (TurnCompleted.name, 1): _turn_completed,
     (TurnCompleted.name, 2): _turn_completed,
     (TurnStreamed.name, 1): _turn_streamed,
+    (TurnScored.name, 1): _turn_scored,
     (TurnFailed.name, 1): lambda d: TurnFailed(**d),
     (AliasMoved.name, 1): lambda d: AliasMoved(**d),
     (AliasMoved.name, 2): lambda d: AliasMoved(**d | {"on_upgrade": _policy(d["on_upgrade"])}),

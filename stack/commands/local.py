@@ -11,7 +11,7 @@ from stack.commands.parsers import Commands
 def add(commands: Commands) -> None:
     up = commands.add_parser("up", help="start PostgreSQL, Valkey, API, Celery worker and one engine")
     port = os.environ.get("EVERTURN_PORT", "8000")
-    up.add_argument("--port", type=int, default=port, help="of the API (default: EVERTURN_PORT, or 8000)")
+    up.add_argument("--port", type=_port, default=port, help="of the API (default: EVERTURN_PORT, or 8000)")
     model = os.environ.get("EVERTURN_MODEL")
     up.add_argument(
         "--model",
@@ -27,6 +27,12 @@ def add(commands: Commands) -> None:
     status.set_defaults(run=lambda given: background.status(given.data))
     clean = commands.add_parser("clean", help="stop, then delete data, keys, KV and checkpoints")
     clean.set_defaults(run=lambda given: background.clean(given.data))
+
+
+def _port(text: str) -> int:
+    if not text.isdecimal():
+        raise argparse.ArgumentTypeError(f"'{text}' is no port: set --port or EVERTURN_PORT to a number")
+    return int(text)
 
 
 def _up(given: argparse.Namespace) -> int:

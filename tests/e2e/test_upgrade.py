@@ -17,11 +17,10 @@ import pytest
 
 from demo.checkpoints import prepare
 from demo.conversation import TURNS
-from demo.reference import Reference, furthest_logprob
-from service.domain.evidence import KvRequest
+from demo.reference import CANDIDATES, Reference, by_token, furthest
 from stack.ports import find_free_port
 from stack.process import Child
-from tests.e2e.fleet import MAX_TOKENS, Chat, Fleet, frozen, kill_tree, running_fleet
+from tests.e2e.fleet import Chat, Fleet, frozen, kill_tree, running_fleet
 from workers.child import Program
 
 ROOT = Path(__file__).parents[2]
@@ -72,14 +71,12 @@ def test_an_answer_from_stored_kv_has_the_log_probabilities_of_a_cold_one(
     fleet: Fleet, alias: str, chat: Chat
 ) -> None:
     fleet.point(alias, fleet.v13)
-    turn = chat.say(TURNS[2])
-    kv = KvRequest(attempt="again", tenant="default", offer=fleet.auditor.artifact_of(turn["id"]))
-    prompt = fleet.auditor.prompt(turn["id"])
-    engine = Reference(address=fleet.v13["address"])
-    stored = engine.generate(prompt, max_tokens=MAX_TOKENS, kv=kv)
-    evidence = httpx.get(f"{fleet.v13['address']}/everturn/attempts/again").json()
-    assert evidence["loaded"]["tokens"] > 200
-    assert furthest_logprob(stored, fleet.cold(fleet.v13, turn)) < 1e-4
+    turn = chat.say(TURNS[2], include=["message.output_text.logprobs"], top_logprobs=CANDIDATES)
+    assert turn["kv"]["tokens_loaded"] > 200
+    first = turn["output"][0]["content"][0]["logprobs"][0]
+    cold = fleet.cold(fleet.v13, turn).first_logprobs
+    assert furthest(by_token(first["top_logprobs"]), cold) < 1e-4
+    assert furthest(fleet.cold(fleet.v12, turn).first_logprobs, cold) > 1e-4
 
 
 def test_the_next_prompt_is_the_stored_ids_and_the_rendered_delta(fleet: Fleet, chat: Chat) -> None:

@@ -8,7 +8,7 @@ import pytest
 from service.domain.artifact import ArtifactId, BootId
 from service.domain.conversation import Item
 from service.domain.errors import EngineFailed, InvalidInput, RevisionMismatch
-from service.domain.events import ItemId, Role, Sampling, TenantId
+from service.domain.events import Candidate, ItemId, Role, Sampling, TenantId, TokenLogprob
 from service.domain.evidence import Evidence, KvRequest
 from service.domain.revision import RevisionDigest
 from service.engine import protocol
@@ -46,8 +46,9 @@ def test_sampling_is_sent_whole_and_logprobs_only_when_asked_for() -> None:
     sampling = body["sampling_params"]
     assert (sampling["max_tokens"], sampling["temperature"], sampling["top_p"]) == (9, 0.5, 0.9)
     assert "logprobs" not in sampling
-    _, body = protocol.build_generate(replace(SPEC, logprobs=1), stream=False)
-    assert body["sampling_params"]["logprobs"] == 1
+    asking = replace(SPEC, sampling=replace(SPEC.sampling, top_logprobs=0))
+    _, body = protocol.build_generate(asking, stream=False)
+    assert body["sampling_params"]["logprobs"] == 0
 
 
 def test_top_p_of_zero_is_sent_as_the_least_that_the_engine_takes() -> None:
@@ -98,9 +99,10 @@ def test_chunks_of_a_stream() -> None:
 
 
 def test_logprobs_of_a_chunk() -> None:
-    chunk = protocol.parse_chunk(line(token_ids=[7], logprobs={"content": [{"logprob": -0.5}]}))
+    entry = {"token": "a", "logprob": -0.5, "top_logprobs": [{"token": "b", "logprob": -0.25}]}
+    chunk = protocol.parse_chunk(line(token_ids=[7], logprobs={"content": [entry]}))
     assert isinstance(chunk, Chunk)
-    assert chunk.logprobs == (-0.5,)
+    assert chunk.logprobs == (TokenLogprob(token="a", logprob=-0.5, top=(Candidate("b", -0.25),)),)
 
 
 @pytest.mark.parametrize(

@@ -246,9 +246,9 @@ class SimulatedEngine:
             self._publishing.add(kv.attempt)
         if self.faults.corrupt and kv.offer is not None and not self.faults.corrupt_in_stream:
             return JSONResponse({"error": {"message": "KV load failure"}}, status_code=500)
-        most = body["sampling_params"]["max_tokens"]
+        most, asked = body["sampling_params"]["max_tokens"], body["sampling_params"].get("logprobs")
         if body["stream"]:
-            words = self._watched(kv.attempt, self._stream(kv, prompt, states, most))
+            words = self._watched(kv.attempt, self._stream(kv, prompt, states, most, asked))
             return StreamingResponse(words, media_type="text/event-stream")
         output = self.answer(prompt, states)[:most]
         self._publish(kv, prompt, states)
@@ -264,7 +264,12 @@ class SimulatedEngine:
             raise
 
     async def _stream(
-        self, kv: KvRequest, prompt: tuple[int, ...], states: Sequence[bytes], most: int
+        self,
+        kv: KvRequest,
+        prompt: tuple[int, ...],
+        states: Sequence[bytes],
+        most: int,
+        asked: int | None,
     ) -> AsyncIterator[str]:
         if self.faults.abort > 0:
             self.faults.abort -= 1
@@ -289,7 +294,7 @@ class SimulatedEngine:
             await asyncio.sleep(self.faults.pause_s)
             last = number == len(output) - 1
             reason = None if not last else "stop" if token == STOP else "length"
-            yield _line(_choice([token], reason), None if number else self._echo(prompt))
+            yield _line(_choice([token], reason, asked), None if number else self._echo(prompt))
         self._publish(kv, (*prompt, *output[:-1]), states)
         yield "data: [DONE]\n\n"
 
@@ -404,15 +409,22 @@ def text_of(token: int) -> str:
     return "" if token <= STOP else chr(token - FIRST_LETTER)
 
 
-def _choice(tokens: Sequence[int], finish_reason: str | None) -> dict[str, Any]:
+def _choice(tokens: Sequence[int], finish_reason: str | None, asked: int | None = None) -> dict[str, Any]:
     text = "".join(map(text_of, tokens))
     return {
         "index": 0,
         "token_ids": list(tokens),
         "text": text,
         "finish_reason": finish_reason,
-        "logprobs": None,
+        "logprobs": None if asked is None else {"content": [_logprob(token, asked) for token in tokens]},
     }
+
+
+def _logprob(token: int, asked: int) -> dict[str, Any]:
+    """As vLLM does: at least one candidate, the sampled one first."""
+    others = [{"token": f"other {number}", "logprob": -1.5 - number} for number in range(1, asked)]
+    sampled = {"token": text_of(token), "logprob": -0.25}
+    return sampled | {"top_logprobs": [sampled, *others]}
 
 
 def _line(choice: dict[str, Any], echo: list[int] | None = None) -> str:

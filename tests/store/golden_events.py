@@ -5,6 +5,7 @@ from service.domain.contract import Contract
 from service.domain.events import (
     AliasMoved,
     AttemptFailed,
+    Candidate,
     ContractApproved,
     ContractRevoked,
     ConversationCreated,
@@ -25,10 +26,12 @@ from service.domain.events import (
     ResponseDeleted,
     Role,
     Sampling,
+    TokenLogprob,
     TurnCompleted,
     TurnFailed,
     TurnId,
     TurnPinned,
+    TurnScored,
     TurnStarted,
     TurnStreamed,
 )
@@ -127,6 +130,15 @@ GOLDEN: dict[str, Event] = {
             announced=(V13,),
             lost=True,
             text="Par\x00\udfff",
+        ),
+        TurnScored(
+            turn=TURN,
+            attempt=3,
+            scores=(
+                TokenLogprob(
+                    token="Par\x00\ud800", logprob=-0.5, top=(Candidate("Par", -0.5), Candidate("Lon", -2.25))
+                ),
+            ),
         ),
         TurnFailed(turn=TURN, code="no_engine", message="No engine serves the revision now."),
         AliasMoved(alias="production", revision=V13, previous=V12, by="key_01"),

@@ -28,8 +28,9 @@ from service.domain.events import (
     TurnStarted,
 )
 from service.domain.evidence import Loaded, Published, Refusal
-from service.domain.revision import Descriptor, KvIdentity, RevisionDigest, TextIdentity
+from service.domain.revision import Descriptor, RevisionDigest
 from service.store import event_store
+from tests.domain.descriptors import with_kv
 
 NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
 ACME = TenantId("acme")
@@ -162,35 +163,5 @@ def register_engines(engine: Engine, engines: Sequence[tuple[BootId, RevisionDig
 
 def descriptor(weights: str = "ab" * 32) -> Descriptor:
     """Its numbers are ones that a careless store would change."""
-    return Descriptor(
-        kv=KvIdentity(
-            weights=weights,
-            quantization="none",
-            architecture={"scale": 1e22, "eps": 1e-05, "layers": 30, "one": 1.0, "tied": True, "extra": None},
-            position={"rope_theta": 100000.0},
-            adapter="none",
-            compute_dtype="float32",
-            kv_dtype="float32",
-            kv_scales="none",
-            attention_backend="CPU_ATTN",
-            attention_isa="avx512",
-            engine="vllm",
-            engine_version="0.32.0",
-            model_runner="v1",
-            block_size=16,
-            kv_layout={"order": "NHD"},
-            shards={"tensor": 1},
-            draft_model="none",
-            environment={},
-            compile_mode="eager",
-            serializer_abi=1,
-        ),
-        text=TextIdentity(
-            tokenizer="cd" * 32,
-            tokenizer_libraries={"tokenizers": "0.22"},
-            golden_tokens="ef" * 32,
-            chat_template="01" * 32,
-            history_policy="keep",
-            generation_defaults={"temperature": 1.0},
-        ),
-    )
+    architecture = {"scale": 1e22, "eps": 1e-05, "layers": 30, "one": 1.0, "tied": True, "extra": None}
+    return with_kv(weights=weights, architecture=architecture)
