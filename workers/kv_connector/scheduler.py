@@ -1,4 +1,4 @@
-"""The connector inside the scheduler: decides on the offered artifact before a token is promised, and plans what is saved.
+"""The connector inside the scheduler: decides on the offered artifact before a token is promised, and follows each request to its end.
 
 A request's life here: arrived (its block hashes rooted) -> matched (decide once) -> allocated (plan the load) -> learned (loaded or refused)
 -> finished (plan the save, or say why not) -> learned (published or failed) -> forgotten.
@@ -6,22 +6,18 @@ A request's life here: arrived (its block hashes rooted) -> matched (decide once
 
 import logging
 import time
-from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
 from service.domain.artifact import (
     Admitted,
-    Block,
     BootId,
-    MadeBy,
     Manifest,
     RefusalReason,
     Refused,
     Tensor,
     admit,
-    block_keys,
     parse_artifact_id,
 )
 from service.domain.contract import Contract
@@ -32,21 +28,14 @@ from workers.kv_connector.adapters import NO_ADAPTER, Adapters
 from workers.kv_connector.contract_folder import ContractFolder
 from workers.kv_connector.counters import Count, Counters
 from workers.kv_connector.hash_root import HashRoot
-from workers.kv_connector.jobs import Jobs, LoadJob, Outcomes, SaveBlock, SaveJob, Waiver
+from workers.kv_connector.jobs import Jobs, LoadJob, Outcomes, SaveJob, Waiver
 from workers.kv_connector.offers import read_offer
 from workers.kv_connector.reports import Reports
+from workers.kv_connector.save_planning import SavePlanner
 from workers.kv_connector.store import BlockStore
 from workers.kv_connector.tracked import Tracked, divide_prefix_cache, unsupported_request
 
 logger = logging.getLogger("vllm.everturn")
-
-MAX_PENDING_SAVES = 64
-"""Each holds its request's blocks in the engine until it is written."""
-
-ORIGINS_KEPT = 65_536
-
-PUBLISHABLE = frozenset({"FINISHED_STOPPED", "FINISHED_LENGTH_CAPPED"})
-"""By the names of vLLM's request states."""
 
 
 class SchedulerSide:
@@ -76,8 +65,7 @@ class SchedulerSide:
         self._loads: list[LoadJob] = []
         self._saves: list[SaveJob] = []
         self._lost: list[str] = []
-        self._pending_saves = 0
-        self._origins: OrderedDict[str, MadeBy] = OrderedDict()
+        self._planner = SavePlanner(unsupported=unsupported)
 
     def identify(self, own: Descriptor, tensors: tuple[Tensor, ...]) -> None:
         self._own, self._tensors = own, tensors
@@ -144,10 +132,10 @@ class SchedulerSide:
         if not tracked.loading and tracked.evidence.loaded is None and tracked.evidence.refusal is None:
             self._counters.add(Count.MISSES)
         if tracked.kv.publish is not None:
-            planned = self._plan_save(request, tracked, block_ids)
+            # Asked once more: what it began under must be what it ends under.
+            planned = self._planner.plan(request, tracked, block_ids, under=self._computed_under(request))
             if isinstance(planned, SaveJob):
                 tracked.saving = True
-                self._pending_saves += 1
                 self._saves.append(planned)
             else:
                 self._not_published(tracked, planned)
@@ -186,9 +174,8 @@ class SchedulerSide:
     def _withdraw_save(self, request_id: str, tracked: Tracked) -> None:
         """Its blocks go back to the engine now, so nothing may read them any more."""
         self._saves = [job for job in self._saves if job.request_id != request_id]
-        if tracked.saving:
-            tracked.saving = False
-            self._pending_saves -= 1
+        tracked.saving = False
+        self._planner.settled(request_id)
 
     def _track(self, request: Any) -> Tracked | None:
         tracked = self._tracked.get(request.request_id)
@@ -273,85 +260,6 @@ class SchedulerSide:
         self._counters.add(Count.REFUSALS, reason=refusal.reason)
         logger.info("Everturn refuses %s: %s, %s", refusal.artifact, refusal.reason, refusal.detail)
 
-    def _plan_save(self, request: Any, tracked: Tracked, block_ids: Sequence[int]) -> SaveJob | str:
-        artifact = parse_artifact_id(tracked.kv.publish)
-        if isinstance(artifact, Refused):
-            return artifact.detail
-        if request.status.name not in PUBLISHABLE:
-            return f"the request ended as {request.status.name}"
-        if tracked.load_refused:
-            return "this attempt was promised KV that was then refused"
-        if tracked.admitted is not None and tracked.admitted.contract is not None:
-            return (
-                f"it was computed on KV of {tracked.manifest and tracked.manifest.revision}, under a contract"
-            )
-        own, unknown = self._computed_under(
-            request
-        )  # once more: what it began under must be what it ends under
-        if own is None or own is not tracked.own:
-            return unknown or "what it was computed under changed meanwhile"
-        if problem := self._unsupported or unsupported_request(request):
-            return problem
-        if type(tracked.kv.lease_s) is not int or tracked.kv.lease_s <= 0:
-            return "its lease is not a positive number of seconds"
-        if self._pending_saves >= MAX_PENDING_SAVES:
-            return f"{MAX_PENDING_SAVES} publications are already waiting"
-        blocks = self._blocks_to_save(request, tracked, block_ids, own)
-        if not blocks:
-            return "it has no whole block of computed tokens"
-        return SaveJob(
-            request_id=request.request_id,
-            attempt=tracked.kv.attempt,
-            tenant=tracked.kv.tenant,
-            artifact=artifact,
-            lease_s=tracked.kv.lease_s,
-            blocks=blocks,
-            adapter=own.kv.adapter,
-        )
-
-    def _blocks_to_save(
-        self, request: Any, tracked: Tracked, block_ids: Sequence[int], own: Descriptor
-    ) -> tuple[SaveBlock, ...]:
-        size = own.kv.block_size
-        # The KV of the token sampled last is not computed, or not surely: it is never part of an artifact.
-        computed = min(request.num_computed_tokens, request.num_tokens - 1)
-        count = min(computed // size, len(block_ids))
-        keys = block_keys(own.digest, tracked.kv.tenant, request.all_token_ids[: count * size], size)
-        known = self._verified_blocks(tracked)
-        blocks = tuple(
-            SaveBlock(
-                key=key,
-                block_id=block_ids[index],
-                made_by=self._made_by(request, tracked, index, key, size),
-                stored=known.get(key),
-            )
-            for index, key in enumerate(keys)
-        )
-        self._remember(blocks)
-        return blocks
-
-    def _verified_blocks(self, tracked: Tracked) -> dict[str, Block]:
-        if tracked.evidence.loaded is None or tracked.manifest is None or tracked.admitted is None:
-            return {}
-        loaded = tracked.manifest.blocks[tracked.loaded_from_block : tracked.admitted.blocks]
-        return {block.key: block for block in loaded}
-
-    def _made_by(self, request: Any, tracked: Tracked, index: int, key: str, size: int) -> MadeBy:
-        """PREFILL only where it is certain: whoever compares bit for bit relies on it."""
-        if request.num_preemptions or (index + 1) * size > request.num_prompt_tokens:
-            return MadeBy.DECODE
-        if index < tracked.evidence.local_tokens // size:
-            return self._origins.get(key, MadeBy.DECODE)
-        if tracked.manifest and key in self._verified_blocks(tracked):
-            return tracked.manifest.made_by
-        return MadeBy.PREFILL
-
-    def _remember(self, blocks: Sequence[SaveBlock]) -> None:
-        for block in blocks:
-            self._origins[block.key] = block.made_by
-        while len(self._origins) > ORIGINS_KEPT:
-            self._origins.popitem(last=False)
-
     def _learned_load(self, request_id: str, outcome: Loaded | Refusal) -> None:
         tracked = self._tracked.get(request_id)
         if tracked is None:
@@ -370,7 +278,7 @@ class SchedulerSide:
         self._forget_if_settled(request_id, tracked)
 
     def _learned_save(self, request_id: str, outcome: Published | str) -> None:
-        self._pending_saves -= 1
+        self._planner.settled(request_id)
         tracked = self._tracked.get(request_id)
         if tracked is None:
             return
