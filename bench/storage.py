@@ -17,9 +17,9 @@ from service.domain.evidence import Loaded, Published
 from tests.domain.descriptors import with_kv
 from workers.kv_connector.jobs import LoadJob, SaveBlock, SaveJob
 from workers.kv_connector.loading import Loader
+from workers.kv_connector.local_store import LocalStore
 from workers.kv_connector.paged import PagedBlocks, memory
 from workers.kv_connector.saving import Saver
-from workers.kv_connector.store import BlockStore
 from workers.kv_connector.weights import shards, weights_digest
 
 LAYERS, KV_HEADS, CONTENT = 30, 3, 128
@@ -51,7 +51,7 @@ def measure_storage(folder: Path, tokens: int = 2016) -> Storage:
         Tensor(name=name, dtype=str(cache.dtype), shape=tuple(cache.shape[1:]))
         for name, cache in caches.items()
     )
-    store, paged = BlockStore(folder / "kv"), PagedBlocks(OWN, tensors, caches)
+    store, paged = LocalStore(folder / "kv"), PagedBlocks(OWN, tensors, caches)
     loader, saver = Loader(store, paged), Saver(store, paged, BootId("bench"))
     count = tokens // SIZE
     size = count * paged.block_bytes
@@ -79,7 +79,7 @@ def measure_storage(folder: Path, tokens: int = 2016) -> Storage:
 
 
 def _saved(
-    saver: Saver, store: BlockStore, number: int, ids: tuple[int, ...], times: list[float]
+    saver: Saver, store: LocalStore, number: int, ids: tuple[int, ...], times: list[float]
 ) -> Manifest:
     tokens = tuple(number * 10_000 + i for i in range(len(ids) * SIZE))
     keys = block_keys(OWN.digest, TENANT, tokens, SIZE)

@@ -19,7 +19,7 @@ from service.domain.artifact import ArtifactId, Manifest, block_keys
 from service.domain.evidence import KvRequest
 from workers.kv_connector.identity import block_tensors, measure
 from workers.kv_connector.paged import PagedBlocks, memory
-from workers.kv_connector.store import BlockStore
+from workers.kv_connector.store_address import open_store
 
 
 class Reads(KVConnectorMetadata):  # type: ignore[misc]
@@ -31,7 +31,7 @@ class UnguardedConnector(KVConnectorBase_V1):  # type: ignore[misc]
     def __init__(self, vllm_config: Any, role: KVConnectorRole, kv_cache_config: Any) -> None:
         super().__init__(vllm_config=vllm_config, role=role, kv_cache_config=kv_cache_config)
         extra = self._kv_transfer_config.get_from_extra_config
-        self._store, self._cache = BlockStore(Path(extra("store", ""))), Path(extra("hash_cache", ""))
+        self._store, self._cache = open_store(extra("store", "")), Path(extra("hash_cache", ""))
         self._reads: dict[str, tuple[Manifest, list[int]]] = {}
         self._done: set[str] = set()
 

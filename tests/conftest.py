@@ -20,7 +20,7 @@ from service.store.migrate import upgrade
 from stack.postgres import EmbeddedPostgres
 from stack.valkey import EmbeddedValkey
 
-pytest_plugins = ["tests.engines.real"]
+pytest_plugins = ["tests.engines.real", "tests.workers.kv_connector.stores"]
 
 
 @pytest.fixture(scope="session")

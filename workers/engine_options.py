@@ -11,6 +11,7 @@ from typing import Self
 from service.domain.errors import InvalidInput
 from service.domain.plan import EngineRole
 from service.domain.revision import RevisionDigest, parse_digest
+from workers.kv_connector.store_address import HELP, full_address, open_store
 
 LARGEST_PORT = 65535
 EVERY_INTERFACE = "0.0.0.0"  # noqa: S104 what a person may give
@@ -29,7 +30,8 @@ class EngineOptions:
     role: EngineRole
     api: str
     key_file: Path
-    store: Path
+    store: str
+    """A folder, or s3://BUCKET/PREFIX."""
     run_dir: Path
     expect: RevisionDigest | None
     paranoid: bool = False
@@ -84,7 +86,7 @@ class EngineOptions:
             role=EngineRole(given.role),
             api=given.api.rstrip("/"),
             key_file=given.key_file.absolute(),
-            store=given.store.absolute(),
+            store=_store_address(given.store),
             run_dir=given.run_dir.absolute(),
             expect=None if given.expect is None else parse_digest(given.expect, "--expect"),
             paranoid=given.paranoid,
@@ -119,13 +121,17 @@ class EngineOptions:
                 "--contracts",
             )
         _require_free_port(self.host, self.port)
-        for option, folder in (("--store", self.store), ("--run-dir", self.own_dir)):
-            try:
-                folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-            except OSError as error:
-                raise InvalidInput(
-                    f"{option} '{folder}' cannot be made ({error.strerror}): give a folder that can.", option
-                ) from error
+        try:
+            self.own_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+        except OSError as error:
+            raise InvalidInput(
+                f"--run-dir '{self.own_dir}' cannot be made ({error.strerror}): give a folder that can.",
+                "--run-dir",
+            ) from error
+        try:
+            open_store(self.store).require(make=True)
+        except InvalidInput as error:
+            raise InvalidInput(f"--store {error}", "--store") from error
 
 
 def _split(argv: Sequence[str]) -> tuple[Sequence[str], tuple[str, ...]]:
@@ -150,7 +156,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--role", choices=[r.value for r in EngineRole], default=EngineRole.BOTH.value)
     add("--api", required=True, help="address of the Everturn API")
     add("--key-file", type=Path, required=True, help="file with the operator key; read again at each use")
-    add("--store", type=Path, required=True, help="folder of the KV store")
+    add("--store", required=True, help=HELP)
     add(
         "--run-dir",
         type=Path,
@@ -181,6 +187,13 @@ def _parser() -> argparse.ArgumentParser:
     add("--drain-timeout", type=float, default=60.0, help="seconds for running requests after SIGTERM")
     add("--shutdown-timeout", type=int, default=30, help="seconds that vLLM itself waits for requests")
     return parser
+
+
+def _store_address(given: str) -> str:
+    try:
+        return full_address(given)
+    except InvalidInput as error:
+        raise InvalidInput(f"--store {error}", "--store") from error
 
 
 def _named_folder(text: str) -> tuple[str, Path]:

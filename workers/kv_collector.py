@@ -1,29 +1,26 @@
 """Keeps a KV store within its limits: expired artifacts go, then those used longest ago; then blocks that nobody names.
 
-`python -m workers.kv_collector --store FOLDER`. It runs beside the engines and never in their way; one at a time works on a store.
+`python -m workers.kv_collector --store STORE`. It runs beside the engines and never in their way; one at a time works on a store.
 """
 
 import argparse
-import fcntl
 import logging
-import os
 import sys
 import time
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from pathlib import Path
 
-from workers.kv_connector.catalog import Catalog, Contents, FoundFile, Listed
-from workers.kv_connector.store import BlockStore
+from service.domain.errors import InvalidInput
+from workers.kv_connector.catalog import Catalog, Contents, Listed
+from workers.kv_connector.store import BlockStore, ObjectName, StoredObject, words
+from workers.kv_connector.store_address import HELP, open_store
 
 log = logging.getLogger(__name__)
 
 PERIOD_S = 30.0
-GRACE_MS = 120_000
-"""Longer than any load or publication takes from its first block to its last: until then no block is taken for an orphan."""
 QUARANTINED_MS = 7 * 86_400_000
+LEFT_OVER_MS = 3_600_000
 GIB = 1 << 30
 
 
@@ -65,18 +62,18 @@ def choose(artifacts: Sequence[Listed], limits: Limits, now_ms: int) -> list[tup
 
 
 def _over_budget(oldest_first: Sequence[Listed], budget_bytes: int) -> Iterator[Listed]:
-    needed: dict[Path, int] = {}
+    needed: dict[ObjectName, int] = {}
     total = 0
     for artifact in oldest_first:
         for block in artifact.blocks:
-            total += 0 if block.path in needed else block.size
-            needed[block.path] = needed.get(block.path, 0) + 1
+            total += 0 if block.name in needed else block.size
+            needed[block.name] = needed.get(block.name, 0) + 1
     for artifact in oldest_first:
         if total <= budget_bytes:
             return
         for block in artifact.blocks:
-            needed[block.path] -= 1
-            total -= 0 if needed[block.path] else block.size
+            needed[block.name] -= 1
+            total -= 0 if needed[block.name] else block.size
         yield artifact
 
 
@@ -85,10 +82,10 @@ class Collector:
         self._store = store
         self._limits = limits
         self._catalog = Catalog(store)
-        self._orphaned_at: dict[Path, int] = {}
+        self._orphaned_at: dict[ObjectName, int] = {}
 
     def collect(self, now_ms: int) -> Collected:
-        """One pass. An evicted artifact's blocks stay for `GRACE_MS`, for whoever reads them just now.
+        """One pass. An evicted artifact's blocks stay for the store's grace, for whoever reads them just now.
 
         Raises:
             OSError: the store does not answer.
@@ -97,58 +94,38 @@ class Collector:
         evicted = [
             (artifact, why)
             for artifact, why in choose(contents.artifacts, self._limits, now_ms)
-            if _removed(artifact.path)
+            if self._removed(artifact.name)
         ]
-        removed = {artifact.path for artifact, _ in evicted}
-        left = replace(contents, artifacts=tuple(a for a in contents.artifacts if a.path not in removed))
-        gone = [orphan for orphan in self._ripe(left, now_ms) if _removed(orphan.path)]
-        for found in _leftovers(contents, now_ms):
-            _removed(found.path)
+        removed = {artifact.name for artifact, _ in evicted}
+        left = replace(contents, artifacts=tuple(a for a in contents.artifacts if a.name not in removed))
+        gone = [orphan for orphan in self._ripe(left, now_ms) if self._removed(orphan.name)]
+        for found in _useless(contents, now_ms):
+            self._removed(found.name)
         return Collected(tuple(evicted), len(gone), sum(orphan.size for orphan in gone))
 
-    def _ripe(self, contents: Contents, now_ms: int) -> list[FoundFile]:
+    def _ripe(self, contents: Contents, now_ms: int) -> list[StoredObject]:
         """Orphans for long enough: neither a load nor a publication can still be under way."""
         orphans = contents.orphans()
-        since = {o.path: self._orphaned_at.get(o.path, now_ms) for o in orphans}
+        since = {o.name: self._orphaned_at.get(o.name, now_ms) for o in orphans}
         self._orphaned_at = since
-        last_ms = now_ms - GRACE_MS
-        return [o for o in orphans if since[o.path] <= last_ms and o.changed_ms <= last_ms]
+        last_ms = now_ms - self._store.grace_ms
+        return [o for o in orphans if since[o.name] <= last_ms and o.changed_ms <= last_ms]
+
+    def _removed(self, name: ObjectName) -> bool:
+        try:
+            return self._store.remove(name)
+        except OSError as error:
+            log.warning("%s cannot be removed: %s", name, words(error))
+            return False
 
 
-def _leftovers(contents: Contents, now_ms: int) -> Iterator[FoundFile]:
+def _useless(contents: Contents, now_ms: int) -> Iterator[StoredObject]:
     for found, kept_ms in (
         *((each, QUARANTINED_MS) for each in (*contents.quarantined, *contents.unreadable)),
-        *((each, 3_600_000) for each in contents.unfinished),
+        *((each, LEFT_OVER_MS) for each in contents.leftovers),
     ):
         if found.changed_ms <= now_ms - kept_ms:
             yield found
-
-
-def _removed(path: Path) -> bool:
-    try:
-        path.unlink()
-    except FileNotFoundError:
-        return False
-    except OSError as error:
-        log.warning("%s cannot be removed: %s", path, error.strerror)
-        return False
-    return True
-
-
-@contextmanager
-def only_collector(root: Path) -> Iterator[bool]:
-    """Whether nobody else collects here; engines of one host share a store."""
-    root.mkdir(parents=True, exist_ok=True)
-    handle = os.open(root / "collector.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    try:
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            yield False
-        else:
-            yield True
-    finally:
-        os.close(handle)
 
 
 def run(store: BlockStore, limits: Limits, passes: Iterable[None]) -> None:
@@ -156,12 +133,12 @@ def run(store: BlockStore, limits: Limits, passes: Iterable[None]) -> None:
     collector = Collector(store, limits)
     for _ in passes:
         try:
-            with only_collector(store.root) as alone:
+            with store.alone() as alone:
                 if not alone:
                     continue
                 collected = collector.collect(time.time_ns() // 1_000_000)
         except OSError as error:
-            log.warning("the KV store %s has to wait for its collector: %s", store.root, error)
+            log.warning("the KV store %s has to wait for its collector: %s", store.address, words(error))
             continue
         for artifact, why in collected.evicted:
             log.info("evicted %s: %s", artifact.artifact, why)
@@ -171,7 +148,7 @@ def run(store: BlockStore, limits: Limits, passes: Iterable[None]) -> None:
 
 def main(arguments: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(prog="python -m workers.kv_collector", description=__doc__)
-    parser.add_argument("--store", type=Path, required=True, help="folder of the KV store")
+    parser.add_argument("--store", required=True, help=HELP)
     parser.add_argument("--budget-gib", type=float, help="evict what was used longest ago beyond this")
     parser.add_argument("--max-age-h", type=float, help="evict what was not used for so many hours")
     parser.add_argument("--every-s", type=float, default=PERIOD_S, help="(default: %(default)s)")
@@ -187,7 +164,12 @@ def main(arguments: Sequence[str]) -> int:
         budget_bytes=None if given.budget_gib is None else int(given.budget_gib * GIB),
         max_age_ms=None if given.max_age_h is None else int(given.max_age_h * 3_600_000),
     )
-    run(BlockStore(given.store), limits, _every(given.every_s))
+    try:
+        store = open_store(given.store)
+        store.require(make=True)
+    except InvalidInput as error:
+        parser.error(f"--store {error}")
+    run(store, limits, _every(given.every_s))
     return 0
 
 

@@ -3,12 +3,11 @@
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from hashlib import sha256
-from pathlib import Path
 
 from service.domain.artifact import ArtifactId, BootId
 from workers.kv_connector.block_file import BlockHeader, BlockUnreadable
-from workers.kv_connector.catalog import Contents, Listed
-from workers.kv_connector.store import BlockStore
+from workers.kv_connector.catalog import Contents, Listed, ListedBlock
+from workers.kv_connector.store import BlockStore, ObjectName, own_name, words
 
 CHUNK_BYTES = 1 << 20
 
@@ -33,14 +32,14 @@ class Selection:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Chosen:
     artifacts: tuple[Listed, ...]
-    blocks: frozenset[Path]
+    blocks: frozenset[ObjectName]
     """Beyond those that only these artifacts name: whichever the chosen boot made, and orphans under the chosen revision."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Problem:
     artifact: ArtifactId
-    path: Path
+    name: ObjectName
     what: str
 
 
@@ -49,14 +48,14 @@ class Removed:
     artifacts: int = 0
     blocks: int = 0
     bytes: int = 0
-    shared: dict[Path, int] = field(default_factory=dict)
+    shared: dict[ObjectName, int] = field(default_factory=dict)
     """Blocks that stay, and how many artifacts outside the choice still name each."""
-    failed: list[tuple[Path, str]] = field(default_factory=list)
+    failed: list[tuple[ObjectName, str]] = field(default_factory=list)
 
 
-def choose(contents: Contents, selection: Selection) -> Chosen:
+def choose(store: BlockStore, contents: Contents, selection: Selection) -> Chosen:
     """By boot, also the artifacts of others that name one of its blocks. Raises: OSError."""
-    made = _made_by(contents, selection.boot) if selection.boot is not None else frozenset()
+    made = _made_by(store, contents, selection.boot) if selection.boot is not None else frozenset()
     artifacts = [
         listed
         for listed in contents.artifacts
@@ -64,17 +63,17 @@ def choose(contents: Contents, selection: Selection) -> Chosen:
         and (
             selection.boot is None
             or listed.producer == selection.boot
-            or any(block.path in made for block in listed.blocks)
+            or any(block.name in made for block in listed.blocks)
         )
     ]
     if selection.artifacts is not None or selection.since_ms is not None or selection.until_ms is not None:
         # Artifacts outside the choice may need whichever of them they name.
         return Chosen(artifacts=tuple(artifacts), blocks=frozenset())
-    orphans = frozenset(orphan.path for orphan in contents.orphans())
+    orphans = frozenset(orphan.name for orphan in contents.orphans())
     wanted = orphans if selection.boot is None else made
     return Chosen(
         artifacts=tuple(artifacts),
-        blocks=frozenset(path for path in wanted if _under(path, selection.revision)),
+        blocks=frozenset(name for name in wanted if _under(name, selection.revision)),
     )
 
 
@@ -87,39 +86,39 @@ def _matches(listed: Listed, selection: Selection) -> bool:
     )
 
 
-def _made_by(contents: Contents, boot: BootId) -> frozenset[Path]:
-    return frozenset(path for path in contents.blocks if _producer(path) == boot)
+def _made_by(store: BlockStore, contents: Contents, boot: BootId) -> frozenset[ObjectName]:
+    return frozenset(name for name in contents.blocks if _producer(store, name) == boot)
 
 
-def _producer(path: Path) -> BootId | None:
+def _producer(store: BlockStore, name: ObjectName) -> BootId | None:
     try:
-        with path.open("rb") as file:
+        with store.open(name) as file:
             return BlockHeader.read_from(file).producer
     except (FileNotFoundError, BlockUnreadable):
         return None
 
 
-def _under(path: Path, revision: str | None) -> bool:
-    return revision is None or path.parent.name.startswith(revision)
+def _under(name: ObjectName, revision: str | None) -> bool:
+    return revision is None or name.split("/")[-2].startswith(revision)
 
 
-def verify(artifacts: Iterable[Listed]) -> list[Problem]:
+def verify(store: BlockStore, artifacts: Iterable[Listed]) -> list[Problem]:
     """Reads every block once, however many artifacts name it."""
-    known: dict[tuple[Path, str, int], str | None] = {}
+    known: dict[tuple[ObjectName, str, int], str | None] = {}
     problems = []
     for listed in artifacts:
         for block in listed.blocks:
-            what = (block.path, block.checksum, block.size)
+            what = (block.name, block.checksum, block.size)
             if what not in known:
-                known[what] = _damage(listed, *what)
+                known[what] = _damage(store, listed, block)
             if damage := known[what]:
-                problems.append(Problem(artifact=listed.artifact, path=block.path, what=damage))
+                problems.append(Problem(artifact=listed.artifact, name=block.name, what=damage))
     return problems
 
 
-def _damage(listed: Listed, path: Path, checksum: str, size: int) -> str | None:
+def _damage(store: BlockStore, listed: Listed, block: ListedBlock) -> str | None:
     try:
-        with path.open("rb") as file:
+        with store.open(block.name) as file:
             header = BlockHeader.read_from(file)
             digest, length = sha256(), 0
             while chunk := file.read(CHUNK_BYTES):
@@ -130,12 +129,12 @@ def _damage(listed: Listed, path: Path, checksum: str, size: int) -> str | None:
     except BlockUnreadable as error:
         return f"cannot be read: {error}"
     except OSError as error:
-        return f"cannot be read: {error.strerror}"
-    if (header.revision, header.tenant, header.key) != (listed.revision, listed.tenant, path.name):
+        return f"cannot be read: {words(error)}"
+    if (header.revision, header.tenant, header.key) != (listed.revision, listed.tenant, own_name(block.name)):
         return "is another block, by its own header"
-    if (length, digest.hexdigest()) != (size, header.checksum):
+    if (length, digest.hexdigest()) != (block.size, header.checksum):
         return "is not what was written"
-    return None if header.checksum == checksum else "was written anew since the manifest"
+    return None if header.checksum == block.checksum else "was written anew since the manifest"
 
 
 def quarantine(store: BlockStore, contents: Contents, chosen: Chosen) -> Removed:
@@ -143,43 +142,43 @@ def quarantine(store: BlockStore, contents: Contents, chosen: Chosen) -> Removed
     return _remove(contents, chosen, store.put_aside)
 
 
-def forget(contents: Contents, chosen: Chosen) -> Removed:
-    return _remove(contents, chosen, lambda path: path.unlink(missing_ok=True))
+def forget(store: BlockStore, contents: Contents, chosen: Chosen) -> Removed:
+    return _remove(contents, chosen, store.remove)
 
 
-def _remove(contents: Contents, chosen: Chosen, remove: Callable[[Path], None]) -> Removed:
+def _remove(contents: Contents, chosen: Chosen, remove: Callable[[ObjectName], object]) -> Removed:
     """Manifests first: whoever comes meanwhile finds nothing rather than half."""
     removed = Removed()
     going: list[Listed] = []
     for listed in chosen.artifacts:
-        if _done(listed.path, remove, removed):
+        if _done(listed.name, remove, removed):
             removed.artifacts += 1
             going.append(listed)
     elsewhere = contents.needed_by()
     for listed in going:
-        elsewhere.subtract({block.path for block in listed.blocks})
-    blocks = {block.path for listed in going for block in listed.blocks} | chosen.blocks
-    for path in sorted(blocks):
-        if elsewhere[path] > 0 and path not in chosen.blocks:
-            removed.shared[path] = elsewhere[path]
-        elif path in contents.blocks and _done(path, remove, removed):
+        elsewhere.subtract({block.name for block in listed.blocks})
+    blocks = {block.name for listed in going for block in listed.blocks} | chosen.blocks
+    for name in sorted(blocks):
+        if elsewhere[name] > 0 and name not in chosen.blocks:
+            removed.shared[name] = elsewhere[name]
+        elif name in contents.blocks and _done(name, remove, removed):
             removed.blocks += 1
-            removed.bytes += contents.blocks[path].size
+            removed.bytes += contents.blocks[name].size
     return removed
 
 
-def _done(path: Path, remove: Callable[[Path], None], removed: Removed) -> bool:
+def _done(name: ObjectName, remove: Callable[[ObjectName], object], removed: Removed) -> bool:
     try:
-        remove(path)
+        remove(name)
     except OSError as error:
-        removed.failed.append((path, error.strerror or str(error)))
+        removed.failed.append((name, words(error)))
         return False
     return True
 
 
-def purge(paths: Sequence[Path]) -> Removed:
+def purge(store: BlockStore, names: Sequence[ObjectName]) -> Removed:
     """Of what lies in quarantine."""
     removed = Removed()
-    for path in paths:
-        removed.blocks += _done(path, lambda each: each.unlink(missing_ok=True), removed)
+    for name in names:
+        removed.blocks += _done(name, store.remove, removed)
     return removed

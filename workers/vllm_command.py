@@ -83,7 +83,7 @@ def _kv_transfer(options: EngineOptions, boot: BootId, weights: str | None) -> d
         "kv_load_failure_policy": "fail",
         "kv_connector_extra_config": {
             "boot_id": boot,
-            "store": str(options.store),
+            "store": options.store,
             "run_dir": str(options.own_dir),
             "hash_cache": str(options.run_dir),
             "contracts": None if options.contracts is None else str(options.contracts),
@@ -102,7 +102,7 @@ def _environment(options: EngineOptions, base_env: Mapping[str, str]) -> dict[st
         "VLLM_LOGGING_LEVEL": base_env.get("VLLM_LOGGING_LEVEL", "WARNING"),
         "OMP_NUM_THREADS": str(options.threads),
         "EVERTURN_RUN_DIR": str(options.own_dir),
-        "EVERTURN_STORE": str(options.store),
+        "EVERTURN_STORE": options.store,
     }
     if options.cores is not None:
         env["VLLM_CPU_OMP_THREADS_BIND"] = options.cores

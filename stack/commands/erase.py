@@ -4,7 +4,6 @@ import argparse
 import getpass
 from collections.abc import Iterable
 from datetime import UTC, datetime
-from pathlib import Path
 
 from service.domain.artifact import ArtifactId
 from service.domain.errors import InvalidInput
@@ -15,7 +14,8 @@ from stack import database
 from stack.commands.parsers import Commands
 from workers import kv_upkeep
 from workers.kv_connector.catalog import Catalog
-from workers.kv_connector.store import BlockStore
+from workers.kv_connector.store import words
+from workers.kv_connector.store_address import HELP, open_store
 
 REMAINS = (
     "What this cannot reach: backups and archived WAL from before, until they expire; copies that clients, "
@@ -35,7 +35,7 @@ def add(commands: Commands) -> None:
         database.add_argument(parser)
         parser.add_argument("--tenant", required=True)
         parser.add_argument("--reason", default="", help="kept in the record")
-        parser.add_argument("--store", type=Path, help="folder of the KV store (default: kv in --data)")
+        parser.add_argument("--store", help=f"{HELP} (default: kv in --data)")
         parser.set_defaults(run=run)
 
 
@@ -78,7 +78,7 @@ def _erase(given: argparse.Namespace, conversations: Iterable[ConversationId]) -
             )
         print(_told(erased))
         artifacts.update(erased.artifacts)
-    status = _forget_kv(given.store or given.data / "kv", frozenset(artifacts))
+    status = _forget_kv(str(given.store or given.data / "kv"), frozenset(artifacts))
     print(REMAINS)
     return status
 
@@ -91,20 +91,28 @@ def _told(erased: Erasure) -> str:
     )
 
 
-def _forget_kv(store: Path, artifacts: frozenset[ArtifactId]) -> int:
+def _forget_kv(address: str, artifacts: frozenset[ArtifactId]) -> int:
     if not artifacts:
         return 0
-    if not store.is_dir():
-        print(
-            f"{len(artifacts)} artifacts had KV, but {store} is no folder: run this where the KV store is, with --store"
-        )
-        return 1
-    contents = Catalog(BlockStore(store.absolute())).look()
-    removed = kv_upkeep.forget(contents, kv_upkeep.choose(contents, kv_upkeep.Selection(artifacts=artifacts)))
-    for path, why in removed.failed:
-        print(f"{path} could not be removed: {why}")
+    try:
+        store = open_store(address)
+        store.require(make=False)
+        contents = Catalog(store).look()
+    except InvalidInput as error:
+        return _still_there(artifacts, str(error))
+    except OSError as error:
+        return _still_there(artifacts, f"{address} cannot be read: {words(error)}")
+    selection = kv_upkeep.Selection(artifacts=artifacts)
+    removed = kv_upkeep.forget(store, contents, kv_upkeep.choose(store, contents, selection))
+    for name, why in removed.failed:
+        print(f"{name} could not be removed: {why}")
     print(
         f"{removed.artifacts} manifests and {removed.blocks} blocks of KV are gone; "
         f"{len(removed.shared)} blocks stay, since other conversations begin with the same tokens"
     )
     return 1 if removed.failed else 0
+
+
+def _still_there(artifacts: frozenset[ArtifactId], why: str) -> int:
+    print(f"{len(artifacts)} artifacts had KV, but {why}; run this where the KV store is, with --store")
+    return 1

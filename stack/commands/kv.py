@@ -11,11 +11,13 @@ from urllib.parse import quote
 import httpx
 
 from service.domain.artifact import ArtifactId, BootId, parse_artifact_id
+from service.domain.errors import InvalidInput
 from stack.commands.parsers import Commands
 from stack.errors import StackError
 from workers import kv_upkeep
 from workers.kv_connector.catalog import Catalog, Contents, distinct_bytes
-from workers.kv_connector.store import BlockStore
+from workers.kv_connector.store import BlockStore, own_name, words
+from workers.kv_connector.store_address import HELP, open_store
 
 SHOWN = 12
 """Characters of a digest that tell it from others in a table."""
@@ -43,7 +45,7 @@ def add(commands: Commands) -> None:
 def _add_selection(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("artifact", nargs="*", help="handles, kv_...")
-    add("--store", type=Path, help="folder of the KV store (default: kv in --data)")
+    add("--store", help=f"{HELP} (default: kv in --data)")
     add("--revision", help="made under this revision: its digest, or the beginning of it")
     add("--boot", help="made by this boot of an engine, or naming a block that it made")
     add(
@@ -65,7 +67,7 @@ def _moment(text: str) -> int:
 
 
 def _ls(given: argparse.Namespace) -> int:
-    chosen = kv_upkeep.choose(_contents(given), _selection(given)).artifacts
+    chosen = kv_upkeep.choose(*_looked_at(given), _selection(given)).artifacts
     print(
         f"{'artifact':28} {'revision':16} {'made':16} {'used':16} {'expires':16} {'tokens':>7} {'MB':>8}  boot"
     )
@@ -79,8 +81,8 @@ def _ls(given: argparse.Namespace) -> int:
 
 
 def _stat(given: argparse.Namespace) -> int:
-    contents = _contents(given)
-    chosen = kv_upkeep.choose(contents, _selection(given)).artifacts
+    store, contents = _looked_at(given)
+    chosen = kv_upkeep.choose(store, contents, _selection(given)).artifacts
     stored = distinct_bytes(chosen)
     apart = sum(distinct_bytes([listed]) for listed in chosen)
     orphans = contents.orphans()
@@ -88,7 +90,7 @@ def _stat(given: argparse.Namespace) -> int:
         f"artifacts    {len(chosen)}, of {len({a.tenant for a in chosen})} tenants and {len({a.revision for a in chosen})} revisions"
     )
     print(
-        f"blocks       {len({b.path for a in chosen for b in a.blocks})}, {stored / 1e6:.1f} MB; without sharing {apart / 1e6:.1f} MB"
+        f"blocks       {len({b.name for a in chosen for b in a.blocks})}, {stored / 1e6:.1f} MB; without sharing {apart / 1e6:.1f} MB"
     )
     print(f"orphans      {len(orphans)}, {sum(o.size for o in orphans) / 1e6:.1f} MB")
     print(f"unreadable   {len(contents.unreadable)} manifests")
@@ -99,31 +101,31 @@ def _stat(given: argparse.Namespace) -> int:
 
 
 def _verify(given: argparse.Namespace) -> int:
-    contents = _contents(given)
-    chosen = kv_upkeep.choose(contents, _selection(given)).artifacts
-    problems = kv_upkeep.verify(chosen)
+    store, contents = _looked_at(given)
+    chosen = kv_upkeep.choose(store, contents, _selection(given)).artifacts
+    problems = kv_upkeep.verify(store, chosen)
     for problem in problems:
-        print(f"{problem.artifact}: block {problem.path.name} {problem.what}")
-    for found in contents.unreadable:
-        print(f"{found.path.name}: the manifest cannot be read")
+        print(f"{problem.artifact}: block {own_name(problem.name)} {problem.what}")
+    for found in (*contents.unreadable, *contents.unanswered):
+        print(f"{own_name(found.name)}: the manifest cannot be read")
     damaged = {problem.artifact for problem in problems}
     print(f"{len(chosen) - len(damaged)} artifacts are whole, {len(damaged)} are not")
     if damaged:
         print("Engines refuse them by themselves; `everturn kv quarantine HANDLE` puts one aside.")
-    return 1 if problems or contents.unreadable else 0
+    return 1 if problems or contents.unreadable or contents.unanswered else 0
 
 
 def _quarantine(given: argparse.Namespace) -> int:
-    store = _store(given)
-    return _act(given, "put aside", lambda contents, chosen: kv_upkeep.quarantine(store, contents, chosen))
+    return _act(given, "put aside", kv_upkeep.quarantine)
 
 
 def _forget(given: argparse.Namespace) -> int:
     if given.quarantined:
-        paths = [found.path for found in _contents(given).quarantined]
-        return _report(kv_upkeep.purge(paths), "forgotten")
+        store, contents = _looked_at(given)
+        names = [found.name for found in contents.quarantined]
+        return _report(kv_upkeep.purge(store, names), "forgotten")
     status = _act(given, "forgotten", kv_upkeep.forget)
-    if left := len(_contents(given).quarantined):
+    if left := len(_looked_at(given)[1].quarantined):
         print(f"{left} quarantined files are untouched: `everturn kv forget --quarantined` deletes them")
     return status
 
@@ -131,23 +133,23 @@ def _forget(given: argparse.Namespace) -> int:
 def _act(
     given: argparse.Namespace,
     done: str,
-    act: Callable[[Contents, kv_upkeep.Chosen], kv_upkeep.Removed],
+    act: Callable[[BlockStore, Contents, kv_upkeep.Chosen], kv_upkeep.Removed],
 ) -> int:
     selection = _selection(given)
     if selection.is_everything and not given.all:
         raise StackError(
             "nothing selects what to remove: name handles, --revision, --boot, --since, --until or --conversation, or say --all"
         )
-    contents = _contents(given)
-    return _report(act(contents, kv_upkeep.choose(contents, selection)), done)
+    store, contents = _looked_at(given)
+    return _report(act(store, contents, kv_upkeep.choose(store, contents, selection)), done)
 
 
 def _report(removed: kv_upkeep.Removed, done: str) -> int:
     print(f"{done}: {removed.artifacts} artifacts, {removed.blocks} blocks, {removed.bytes / 1e6:.1f} MB")
     if removed.shared:
         print(f"kept: {len(removed.shared)} blocks that artifacts outside the choice share")
-    for path, why in removed.failed:
-        print(f"not {done}: {path}: {why}")
+    for name, why in removed.failed:
+        print(f"not {done}: {name}: {why}")
     return 1 if removed.failed else 0
 
 
@@ -190,18 +192,16 @@ def _recorded(data: Path, conversation: str) -> frozenset[ArtifactId]:
     return frozenset(ArtifactId(each["artifact"]) for each in answer.json()["data"])
 
 
-def _contents(given: argparse.Namespace) -> Contents:
-    store = _store(given)
-    if not store.root.is_dir():
-        raise StackError(f"--store '{store.root}' is no folder: name the one that engines were given")
+def _looked_at(given: argparse.Namespace) -> tuple[BlockStore, Contents]:
+    address = given.store or given.data / "kv"
     try:
-        return Catalog(store).look()
+        store = open_store(str(address))
+        store.require(make=False)
+        return store, Catalog(store).look()
+    except InvalidInput as error:
+        raise StackError(f"--store {error}") from error
     except OSError as error:
-        raise StackError(f"--store '{store.root}' cannot be read: {error.strerror}") from error
-
-
-def _store(given: argparse.Namespace) -> BlockStore:
-    return BlockStore((given.store or given.data / "kv").absolute())
+        raise StackError(f"--store '{address}' cannot be read: {words(error)}") from error
 
 
 def _shown(ms: int) -> str:

@@ -17,9 +17,10 @@ from service.domain.evidence import Loaded, Published
 from tests.engines.real import EngineHall, RealEngine, new_handle
 from tests.workers.kv_connector.paged_fakes import Side, load_job, manifest_of, save, side
 from tests.workers.kv_connector.prompts import prompt
-from workers.kv_collector import GRACE_MS, Collector, Limits
+from workers.kv_collector import Collector, Limits
 from workers.kv_connector.catalog import Catalog
-from workers.kv_connector.store import BlockStore
+from workers.kv_connector.local_store import LocalStore
+from workers.kv_connector.store import GRACE_MS
 from workers.kv_upkeep import verify
 
 HANDLE = "kv_killed0000"
@@ -30,7 +31,7 @@ WRITER = """
 import os, signal, sys
 from pathlib import Path
 from tests.workers.kv_connector.paged_fakes import save, side
-from workers.kv_connector import store
+from workers.kv_connector import local_store as store
 
 def die():
     os.kill(os.getpid(), signal.SIGKILL)
@@ -106,7 +107,7 @@ def test_f3_a_writer_that_is_killed_leaves_nothing_that_a_lookup_returns(tmp_pat
     out, error = process.communicate(timeout=60)
     assert process.returncode == -9, error.decode()
     assert out == b""
-    store = BlockStore(tmp_path)
+    store = LocalStore(tmp_path)
     contents = Catalog(store).look()
     assert contents.artifacts == ()
     assert contents.unreadable == ()
@@ -114,7 +115,7 @@ def test_f3_a_writer_that_is_killed_leaves_nothing_that_a_lookup_returns(tmp_pat
         manifest_of(side(tmp_path), HANDLE)
     writer = side(tmp_path)
     assert isinstance(save(writer, AGAIN, lease_s=86_400), Published)
-    assert verify(Catalog(store).look().artifacts) == []
+    assert verify(store, Catalog(store).look().artifacts) == []
     assert_loads_what_was_saved(tmp_path, AGAIN, writer)
     # What it left goes with time, and with it nothing that is needed.
     collector = Collector(store, Limits())
@@ -123,7 +124,7 @@ def test_f3_a_writer_that_is_killed_leaves_nothing_that_a_lookup_returns(tmp_pat
     collector.collect(later + GRACE_MS)
     contents = Catalog(store).look()
     assert contents.orphans() == []
-    assert verify(contents.artifacts) == []
+    assert verify(store, contents.artifacts) == []
     assert len(contents.artifacts) == 1
 
 
@@ -132,10 +133,11 @@ def test_f3_two_writers_at_once_end_in_one_sound_copy_that_both_name(tmp_path: P
     processes = [write_in_another_process(tmp_path, "never", handle) for handle in handles]
     for process in processes:
         assert process.communicate(timeout=60)[0] == b"alive\n"
-    contents = Catalog(BlockStore(tmp_path)).look()
+    store = LocalStore(tmp_path)
+    contents = Catalog(store).look()
     assert {listed.artifact for listed in contents.artifacts} == set(handles)
     assert len(contents.blocks) == 3
-    assert verify(contents.artifacts) == []
+    assert verify(store, contents.artifacts) == []
     for handle in handles:
         assert_loads_what_was_saved(tmp_path, handle, side(tmp_path))
 
@@ -178,7 +180,7 @@ def test_f7_each_conversation_finds_its_own_needle_after_eviction(evicting: Real
     cold = [evicting.cold(conversation(number)) for number in range(CONVERSATIONS)]
     assert len({tuple(reply.tokens) for reply in cold}) == CONVERSATIONS
     handles = [publish(evicting, number) for number in range(CONVERSATIONS)]
-    store = BlockStore(evicting.store)
+    store = LocalStore(evicting.store)
     block = next(iter(Catalog(store).look().artifacts[0].blocks)).size
     # The shared beginning and room for three needles and their hay.
     collector = Collector(store, Limits(budget_bytes=(3 + 3 * 3) * block))
@@ -203,9 +205,9 @@ def test_f7_conversations_whose_kv_is_torn_away_meanwhile_still_find_their_needl
 
     def tear() -> None:
         while not over.wait(0.01):
-            contents = Catalog(BlockStore(evicting.store)).look()
-            for path in sorted(contents.blocks, key=lambda _: secrets.token_bytes(4))[:2]:
-                path.unlink(missing_ok=True)
+            store = LocalStore(evicting.store)
+            for name in sorted(Catalog(store).look().blocks, key=lambda _: secrets.token_bytes(4))[:2]:
+                store.remove(name)
 
     tearing = threading.Thread(target=tear)
     tearing.start()

@@ -8,7 +8,7 @@ from service.domain.evidence import Refusal
 from service.domain.revision import RevisionDigest
 from tests.engines.real import TENANT, RealEngine, Reply, new_handle
 from workers.kv_connector.block_file import sealed, unsealed
-from workers.kv_connector.store import BlockStore
+from workers.kv_connector.local_store import LocalStore
 
 
 def published(engine: RealEngine, ids: list[int]) -> str:
@@ -30,7 +30,7 @@ def assert_equals_cold(engine: RealEngine, reply: Reply, ids: list[int]) -> None
 
 
 def block_files(engine: RealEngine, handle: str) -> list[Path]:
-    store = BlockStore(engine.store)
+    store = LocalStore(engine.store)
     manifest = json.loads(store.read_manifest(TENANT, ArtifactId(handle)))
     return [
         store.block_path(TENANT, RevisionDigest(manifest["revision"]), block["key"])
@@ -57,7 +57,7 @@ def spoil_header(path: Path) -> None:
 
 
 def manifest_path(engine: RealEngine, handle: str, tenant: str = TENANT) -> Path:
-    return BlockStore(engine.store).manifest_path(tenant, ArtifactId(handle))
+    return LocalStore(engine.store).manifest_path(tenant, ArtifactId(handle))
 
 
 def rewrite_manifest(engine: RealEngine, handle: str, **changes: object) -> None:

@@ -147,7 +147,7 @@ class EngineHall:
     def start(
         self,
         model: Path,
-        store: Path,
+        store: Path | str,
         *extra: str,
         env: Mapping[str, str] | None = None,
         kv_load_failure_policy: str = "fail",
@@ -186,7 +186,7 @@ class EngineHall:
             url=options.local_address,
             boot=boot,
             process=ZygoteEngine.start(self._zygote, program),
-            store=store,
+            store=Path(store),
             run_dir=options.own_dir,
             http=self._http,
         )
@@ -279,7 +279,9 @@ def new_handle() -> str:
     return f"kv_{secrets.token_hex(12)}"
 
 
-def _options(model: Path, store: Path, run_dir: Path, port: int, extra: tuple[str, ...]) -> EngineOptions:
+def _options(
+    model: Path, store: Path | str, run_dir: Path, port: int, extra: tuple[str, ...]
+) -> EngineOptions:
     return EngineOptions(
         model=model,
         served_name="chat",
@@ -289,7 +291,7 @@ def _options(model: Path, store: Path, run_dir: Path, port: int, extra: tuple[st
         role=EngineRole.BOTH,
         api="http://127.0.0.1:1",
         key_file=run_dir / "none",
-        store=store,
+        store=str(store),
         run_dir=run_dir,
         expect=None,
         zygote=None,

@@ -38,7 +38,7 @@ from workers.kv_connector.paged import PagedBlocks
 from workers.kv_connector.reports import Reports
 from workers.kv_connector.saving import Saver
 from workers.kv_connector.scheduler import SchedulerSide
-from workers.kv_connector.store import BlockStore
+from workers.kv_connector.store_address import open_store
 from workers.kv_connector.worker import Settled, WorkerSide
 
 logger = logging.getLogger("vllm.everturn")
@@ -59,7 +59,7 @@ class EverturnConnector(KVConnectorBase_V1, SupportsHMA):  # type: ignore[misc]
         self._paranoid = extra.get("paranoid") is True
         self._weights_before_load = extra.get("weights")
         self._boot = BootId(_setting(extra, "boot_id"))
-        self._store = BlockStore(Path(_setting(extra, "store")))
+        self._store = open_store(_setting(extra, "store"))
         self._measurement: Measurement | None = None
         self._worker: WorkerSide | None = None
         self._settled = Settled()

@@ -1,6 +1,5 @@
 """Reads an admitted artifact's blocks into the KV cache, and trusts none of them: every block is checked before it is copied."""
 
-import os
 import time
 from collections.abc import Iterable
 from typing import Any
@@ -12,10 +11,9 @@ from workers.kv_connector.block_file import BlockHeader, BlockUnreadable
 from workers.kv_connector.jobs import LoadJob
 from workers.kv_connector.lanes import Lanes
 from workers.kv_connector.paged import PagedBlocks, memory
-from workers.kv_connector.store import BlockStore
+from workers.kv_connector.store import LONGEST_TRANSFER_S, BlockStore
 
-MOST_LANES = 4
-"""Hashing keeps a core busy in each; beyond that they would take cores from the forward pass."""
+TOO_SLOW = f"it took longer than {LONGEST_TRANSFER_S:g} s"
 
 
 class Unfit(Exception):
@@ -30,7 +28,7 @@ class Loader:
     def __init__(self, store: BlockStore, paged: PagedBlocks) -> None:
         self._store = store
         self._paged = paged
-        self._lanes = Lanes("everturn-read", width=min(MOST_LANES, os.cpu_count() or 1))
+        self._lanes = Lanes("everturn-read", width=store.parallel_reads)
 
     def load(self, job: LoadJob, mark: Any) -> Loaded | Refusal:
         """On refusal the request's blocks hold nothing of use, and the engine must not compute on them."""
@@ -38,7 +36,7 @@ class Loader:
         try:
             self._check_may_read(job)
             self._store.use_manifest(job.tenant, job.artifact)
-            self._fill(job, mark)
+            self._fill(job, mark, started + LONGEST_TRANSFER_S)
             self._check_may_read(job)
         except Unfit as unfit:
             return refusal(job, unfit.reason, str(unfit))
@@ -74,11 +72,13 @@ class Loader:
         if refused is not None:
             raise Unfit(refused.reason, refused.detail)
 
-    def _fill(self, job: LoadJob, mark: Any) -> None:
+    def _fill(self, job: LoadJob, mark: Any, until: float) -> None:
         def lane(pairs: Iterable[tuple[Block, int]]) -> None:
             buffer = self._paged.own_buffer()
             with self._paged.copies(mark) as finish_copies:
                 for block, block_id in pairs:
+                    if time.monotonic() > until:
+                        raise Unfit(RefusalReason.STORE_UNREACHABLE, TOO_SLOW)
                     header, checksum = self._read(job, block, memory(buffer))
                     self._check(job, block, header, checksum)
                     self._paged.copy_in(buffer, block_id)

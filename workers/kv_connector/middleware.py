@@ -21,7 +21,7 @@ from workers.kv_connector.counters import as_prometheus, read_counters
 from workers.kv_connector.guard_facts import guard_facts
 from workers.kv_connector.rendering import Carried, Message, Rendered, load_tokenizer, render
 from workers.kv_connector.reports import read_attempt, read_identity
-from workers.kv_connector.store import BlockStore
+from workers.kv_connector.store_address import open_store
 
 Scope = MutableMapping[str, Any]
 Event = MutableMapping[str, Any]
@@ -72,7 +72,7 @@ class EverturnMiddleware:
     def __init__(self, app: App) -> None:
         self._app = app
         self._run_dir = _folder("EVERTURN_RUN_DIR")
-        self._store = BlockStore(_folder("EVERTURN_STORE"))
+        self._store = open_store(_setting("EVERTURN_STORE"))
         self._identity: dict[str, Any] | None = None
         self._tokenizer: Any = None
         self._rendering = Lock()
@@ -207,12 +207,14 @@ def _route(scope: Scope) -> str:
 
 
 def _folder(variable: str) -> Path:
+    return Path(_setting(variable))
+
+
+def _setting(variable: str) -> str:
     value = os.environ.get(variable)
     if not value:
-        raise InvalidInput(
-            f"{variable} is not set: give the folder that the engine's connector has too.", variable
-        )
-    return Path(value)
+        raise InvalidInput(f"{variable} is not set: give what the engine's connector has too.", variable)
+    return value
 
 
 def _identity_answer(identity: dict[str, Any]) -> object:

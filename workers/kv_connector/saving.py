@@ -15,7 +15,7 @@ from workers.kv_connector.block_file import BlockHeader, BlockUnreadable
 from workers.kv_connector.jobs import SaveBlock, SaveJob
 from workers.kv_connector.lanes import Lanes
 from workers.kv_connector.paged import PagedBlocks, memory
-from workers.kv_connector.store import BlockStore
+from workers.kv_connector.store import LONGEST_TRANSFER_S, BlockStore
 
 LANES = 4
 """They mostly wait for the disk, which syncs several files sooner together than one after the other."""
@@ -33,9 +33,12 @@ class Saver:
 
     def save(self, job: SaveJob, mark: Any) -> Published | str:
         """What was published, or in words why nothing was; blocks without a manifest are invisible."""
-        own = effective(self._paged.own, job.adapter)
+        own, started = effective(self._paged.own, job.adapter), time.monotonic()
         try:
-            return self._publish(job, own, self._write(job, own.digest, mark))
+            stored = self._write(job, own.digest, mark)
+            if time.monotonic() > started + LONGEST_TRANSFER_S:
+                return f"writing its blocks took longer than {LONGEST_TRANSFER_S:g} s"
+            return self._publish(job, own, stored)
         except OSError as error:
             return f"the store refused: {error}"
 

@@ -17,7 +17,7 @@ from stack.cli import main
 from stack.integrity import sign_checkpoint, verify_log
 from tests.store.histories import ACME, CHAT, NOW, append, published, said, store
 from tests.workers.kv_connector.stored import conversation, paths, put
-from workers.kv_connector.store import BlockStore
+from workers.kv_connector.local_store import LocalStore
 
 Everturn = Callable[..., int]
 
@@ -71,7 +71,7 @@ def test_an_export_overwrites_nothing_and_refuses_what_is_no_cursor(
 def test_erasing_a_conversation_takes_its_words_and_its_kv_but_not_shared_blocks(
     everturn: Everturn, engine: Engine, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    kv = BlockStore(tmp_path / "kv")
+    kv = LocalStore(tmp_path / "kv")
     own = put(kv, "kv_own00000", conversation(1, shared=2))
     other = put(kv, "kv_other000", conversation(2, shared=2))
     with engine.begin() as conn:

@@ -1,6 +1,5 @@
 """`everturn kv` as an operator sees it."""
 
-import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -8,22 +7,25 @@ import pytest
 
 from stack.cli import main
 from tests.domain.descriptors import V12
-from tests.workers.kv_connector.stored import conversation, paths, put
-from workers.kv_connector.store import BlockStore
+from tests.workers.kv_connector.stored import conversation, names, put
+from tests.workers.kv_connector.stores import Hands
+from workers.kv_connector.store import BlockStore, own_name
+
+
+@pytest.fixture(autouse=True)
+def stored(block_store: BlockStore) -> None:
+    put(block_store, "kv_old00000", conversation(1, shared=2), created_ms=1_000)
+    put(block_store, "kv_new00000", conversation(2, shared=2), created_ms=2_000)
 
 
 @pytest.fixture
-def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> BlockStore:
-    monkeypatch.setattr(os, "fsync", lambda _: None)
-    store = BlockStore(tmp_path / "data" / "kv")
-    put(store, "kv_old00000", conversation(1, shared=2), created_ms=1_000)
-    put(store, "kv_new00000", conversation(2, shared=2), created_ms=2_000)
-    return store
+def kv(block_store: BlockStore, tmp_path: Path) -> Callable[..., int]:
+    """The last --store that is given counts."""
 
+    def run(action: str, *arguments: str) -> int:
+        return main(["--data", str(tmp_path), "kv", action, "--store", block_store.address, *arguments])
 
-@pytest.fixture
-def kv(store: BlockStore) -> Callable[..., int]:
-    return lambda *arguments: main(["--data", str(store.root.parent), "kv", *arguments])
+    return run
 
 
 def test_listing_shows_the_chosen_and_their_sum(
@@ -44,15 +46,14 @@ def test_the_sum_counts_what_is_shared_once(
 
 
 def test_damage_is_named_and_gives_status_1(
-    kv: Callable[..., int], store: BlockStore, capsys: pytest.CaptureFixture[str]
+    kv: Callable[..., int], block_store: BlockStore, hands: Hands, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert kv("verify") == 0
-    manifest = put(store, "kv_bad00000", conversation(3))
-    path = paths(store, manifest)[0]
-    path.write_bytes(path.read_bytes() + b"\0")
+    name = names(put(block_store, "kv_bad00000", conversation(3)))[0]
+    hands.write(name, hands.read(name) + b"\0")
     assert kv("verify") == 1
     out = capsys.readouterr().out
-    assert f"kv_bad00000: block {path.name} is not what was written" in out
+    assert f"kv_bad00000: block {own_name(name)} is not what was written" in out
     assert kv("quarantine", "kv_bad00000") == 0
     assert kv("verify") == 0
 
@@ -65,13 +66,13 @@ def test_forgetting_needs_a_choice(kv: Callable[..., int], capsys: pytest.Captur
 
 
 def test_what_was_put_aside_is_forgotten_apart(
-    kv: Callable[..., int], store: BlockStore, capsys: pytest.CaptureFixture[str]
+    kv: Callable[..., int], block_store: BlockStore, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert kv("quarantine", "--all") == 0
     assert kv("forget", "--all") == 0
     assert "6 quarantined files are untouched" in capsys.readouterr().out
     assert kv("forget", "--quarantined") == 0
-    assert not list((store.root / "quarantine").iterdir())
+    assert not list(block_store.list("quarantine"))
 
 
 @pytest.mark.parametrize(

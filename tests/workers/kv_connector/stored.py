@@ -7,7 +7,8 @@ from service.domain.artifact import ArtifactId, Block, BootId, MadeBy, Manifest,
 from service.domain.revision import Descriptor
 from tests.domain.descriptors import V12
 from workers.kv_connector.block_file import BlockHeader
-from workers.kv_connector.store import BlockStore
+from workers.kv_connector.local_store import LocalStore
+from workers.kv_connector.store import BlockStore, ObjectName, block_name
 
 TENSORS = (Tensor(name="layer.0", dtype="torch.float32", shape=(2, 4)),)
 SIZE = V12.kv.block_size
@@ -60,7 +61,11 @@ def put(
     return manifest
 
 
-def paths(store: BlockStore, manifest: Manifest) -> list[Path]:
+def names(manifest: Manifest) -> list[ObjectName]:
+    return [block_name(manifest.tenant, manifest.revision, block.key) for block in manifest.blocks]
+
+
+def paths(store: LocalStore, manifest: Manifest) -> list[Path]:
     return [store.block_path(manifest.tenant, manifest.revision, block.key) for block in manifest.blocks]
 
 

@@ -15,7 +15,7 @@ from tests.workers.kv_connector.paged_fakes import TENANT, load_job, manifest_of
 from tests.workers.kv_connector.prompts import prompt
 from workers.kv_connector.block_file import BlockHeader
 from workers.kv_connector.catalog import Catalog
-from workers.kv_connector.store import BlockStore
+from workers.kv_connector.local_store import LocalStore
 
 HANDLE = "kv_0123456789"
 
@@ -129,7 +129,7 @@ def test_an_engine_lives_through_a_store_that_fills_up_turns_read_only_and_goes(
     read_only = same(engine.cold(ids, offer=handle, publish=new_handle())).known
     assert read_only.loaded is not None
     remount(small_disk, "rw")
-    path = BlockStore(small_disk).manifest_path("tenant_a", ArtifactId(handle))
+    path = LocalStore(small_disk).manifest_path("tenant_a", ArtifactId(handle))
     path.parent.rename(small_disk / "away")
     path.parent.write_text("a file where a folder was")
     gone = same(engine.cold(ids, offer=handle)).known
