@@ -39,14 +39,15 @@ from workers.kv_connector.reports import Reports
 from workers.kv_connector.saving import Saver
 from workers.kv_connector.scheduler import SchedulerSide
 from workers.kv_connector.store_address import open_store
-from workers.kv_connector.worker import Settled, WorkerSide
+from workers.kv_connector.worker import STALLED_AFTER_S, Settled, WorkerSide
 
 logger = logging.getLogger("vllm.everturn")
 
 
 class EverturnConnector(KVConnectorBase_V1, SupportsHMA):  # type: ignore[misc]
     """Extra config: `store` and `run_dir` (folders), `boot_id`, and `hash_cache` (folder, default `run_dir`),
-    `contracts` (folder of the compatibility contracts that this engine honours; default: none).
+    `contracts` (folder of the compatibility contracts that this engine honours; default: none),
+    `stalled_after_s` (a transfer that moves no block for so long is given up; default 10).
     """
 
     _cache_hit_source = CacheHitSource.DISK
@@ -58,6 +59,7 @@ class EverturnConnector(KVConnectorBase_V1, SupportsHMA):  # type: ignore[misc]
         self._hash_cache = Path(extra.get("hash_cache") or self._run_dir)
         self._paranoid = extra.get("paranoid") is True
         self._weights_before_load = extra.get("weights")
+        self._stalled_after_s = float(extra.get("stalled_after_s") or STALLED_AFTER_S)
         self._boot = BootId(_setting(extra, "boot_id"))
         self._store = open_store(_setting(extra, "store"))
         self._measurement: Measurement | None = None
@@ -75,6 +77,7 @@ class EverturnConnector(KVConnectorBase_V1, SupportsHMA):  # type: ignore[misc]
                 counters=Counters(self._run_dir),
                 boot=self._boot,
                 unsupported=_unsupported(vllm_config, kv_cache_config),
+                kv_blocks=kv_cache_config.num_blocks,
                 adapters=Adapters(self._run_dir / FOLDER),
                 contracts=ContractFolder(Path(extra["contracts"]) if extra.get("contracts") else None),
             )
@@ -104,7 +107,12 @@ class EverturnConnector(KVConnectorBase_V1, SupportsHMA):  # type: ignore[misc]
             stop_token_ids=stops,
         )
         paged = PagedBlocks(own, tensors, kv_caches)
-        self._worker = WorkerSide(paged, Loader(self._store, paged), Saver(self._store, paged, self._boot))
+        self._worker = WorkerSide(
+            paged,
+            Loader(self._store, paged),
+            Saver(self._store, paged, self._boot),
+            stalled_after_s=self._stalled_after_s,
+        )
 
     def _unmeasured(self, error: Exception) -> None:
         text = str(error) if isinstance(error, EverturnError) else f"{type(error).__name__}: {error}"

@@ -26,6 +26,7 @@ class Count(StrEnum):
     PUBLISHED = "published"
     PUBLISHED_BYTES = "published_bytes"
     PUBLISH_FAILURES = "publish_failures"
+    PUBLISH_DROPPED = "publish_dropped"
 
 
 HELP = {
@@ -39,6 +40,7 @@ HELP = {
     Count.PUBLISHED: "Artifacts published.",
     Count.PUBLISHED_BYTES: "Bytes of the artifacts published.",
     Count.PUBLISH_FAILURES: "Publications that were asked for and did not happen.",
+    Count.PUBLISH_DROPPED: "Those of them not tried, as too many waited or the store did not answer.",
 }
 
 SERIES: tuple[tuple[Count, str | None], ...] = tuple(

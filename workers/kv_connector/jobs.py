@@ -70,3 +70,5 @@ class Outcomes:
 
     loaded: dict[str, Loaded | Refusal]
     saved: dict[str, Published | str]
+    stalled: bool = False
+    """The store hangs: a transfer has not got on for so long that no other should begin."""

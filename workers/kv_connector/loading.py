@@ -8,6 +8,7 @@ from service.domain.artifact import Block, RefusalReason, refused_by_contract
 from service.domain.evidence import Loaded, Refusal
 from workers.kv_connector.adapters import effective
 from workers.kv_connector.block_file import BlockHeader, BlockUnreadable
+from workers.kv_connector.holds import GivenUp, Hold
 from workers.kv_connector.jobs import LoadJob
 from workers.kv_connector.lanes import Lanes
 from workers.kv_connector.paged import PagedBlocks, memory
@@ -30,16 +31,18 @@ class Loader:
         self._paged = paged
         self._lanes = Lanes("everturn-read", width=store.parallel_reads)
 
-    def load(self, job: LoadJob, mark: Any) -> Loaded | Refusal:
+    def load(self, job: LoadJob, mark: Any, hold: Hold | None = None) -> Loaded | Refusal:
         """On refusal the request's blocks hold nothing of use, and the engine must not compute on them."""
         started = time.monotonic()
         try:
             self._check_may_read(job)
             self._store.use_manifest(job.tenant, job.artifact)
-            self._fill(job, mark, started + LONGEST_TRANSFER_S)
+            self._fill(job, mark, hold or Hold(), started + LONGEST_TRANSFER_S)
             self._check_may_read(job)
         except Unfit as unfit:
             return refusal(job, unfit.reason, str(unfit))
+        except GivenUp as given_up:
+            return refusal(job, RefusalReason.STORE_UNREACHABLE, str(given_up))
         return Loaded(
             artifact=job.artifact,
             revision=job.revision,
@@ -72,7 +75,7 @@ class Loader:
         if refused is not None:
             raise Unfit(refused.reason, refused.detail)
 
-    def _fill(self, job: LoadJob, mark: Any, until: float) -> None:
+    def _fill(self, job: LoadJob, mark: Any, hold: Hold, until: float) -> None:
         def lane(pairs: Iterable[tuple[Block, int]]) -> None:
             buffer = self._paged.own_buffer()
             with self._paged.copies(mark) as finish_copies:
@@ -81,8 +84,9 @@ class Loader:
                         raise Unfit(RefusalReason.STORE_UNREACHABLE, TOO_SLOW)
                     header, checksum = self._read(job, block, memory(buffer))
                     self._check(job, block, header, checksum)
-                    self._paged.copy_in(buffer, block_id)
-                    finish_copies()
+                    with hold.touching():
+                        self._paged.copy_in(buffer, block_id)
+                        finish_copies()
 
         self._lanes.each(zip(job.blocks, job.block_ids, strict=True), lane)
 

@@ -1,7 +1,8 @@
 """What of a finished request is saved: which blocks, how each was made, or in words why nothing is."""
 
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from service.domain.artifact import Block, MadeBy, Refused, block_keys, parse_artifact_id
@@ -9,8 +10,8 @@ from service.domain.revision import Descriptor
 from workers.kv_connector.jobs import SaveBlock, SaveJob
 from workers.kv_connector.tracked import Tracked, unsupported_request
 
-MAX_PENDING_SAVES = 64
-"""Each holds its request's blocks in the engine until it is written."""
+PINNABLE_SHARE = 0.5
+"""Of the engine's KV blocks: as many may wait to be saved, which the engine keeps from other requests until then."""
 
 ORIGINS_KEPT = 65_536
 
@@ -18,10 +19,20 @@ PUBLISHABLE = frozenset({"FINISHED_STOPPED", "FINISHED_LENGTH_CAPPED"})
 """By the names of vLLM's request states."""
 
 
+@dataclass(frozen=True, slots=True)
+class Dropped:
+    """What would have been saved, were the store quicker."""
+
+    why: str
+
+
 class SavePlanner:
-    def __init__(self, *, unsupported: str | None) -> None:
+    def __init__(self, *, unsupported: str | None, kv_blocks: int) -> None:
+        """`kv_blocks`: how many the engine has in all."""
         self._unsupported = unsupported
-        self._pending: set[str] = set()
+        self._kv_blocks = kv_blocks
+        self._pending: dict[str, tuple[int, ...]] = {}
+        self._pinned: Counter[int] = Counter()
         self._origins: OrderedDict[str, MadeBy] = OrderedDict()
 
     def plan(
@@ -31,8 +42,17 @@ class SavePlanner:
         block_ids: Sequence[int],
         *,
         under: tuple[Descriptor | None, str],
-    ) -> SaveJob | str:
-        """`under`: what the request is computed under now, or why that is not known. A job stays pending until `settled`."""
+        stalled: bool,
+    ) -> SaveJob | Dropped | str:
+        """A job stays pending until `settled`.
+
+        Args:
+            request: vLLM's.
+            tracked: what is known of it.
+            block_ids: its blocks, all of which the engine keeps until the job is answered.
+            under: what it is computed under now, or why that is not known.
+            stalled: the store hangs.
+        """
         own, unknown = under
         artifact = parse_artifact_id(tracked.kv.publish)
         if isinstance(artifact, Refused):
@@ -41,12 +61,15 @@ class SavePlanner:
             return why
         if own is None or own is not tracked.own:
             return unknown or "what it was computed under changed meanwhile"
-        if len(self._pending) >= MAX_PENDING_SAVES:
-            return f"{MAX_PENDING_SAVES} publications are already waiting"
+        if stalled:
+            return Dropped("the store does not answer")
+        if full := self._full(block_ids):
+            return Dropped(full)
         blocks = self._blocks(request, tracked, block_ids, own)
         if not blocks:
             return "it has no whole block of computed tokens"
-        self._pending.add(request.request_id)
+        self._pending[request.request_id] = tuple(set(block_ids))
+        self._pinned.update(set(block_ids))
         return SaveJob(
             request_id=request.request_id,
             attempt=tracked.kv.attempt,
@@ -59,7 +82,21 @@ class SavePlanner:
 
     def settled(self, request_id: str) -> None:
         """Its save was answered, or withdrawn: the engine has its blocks back."""
-        self._pending.discard(request_id)
+        for block_id in self._pending.pop(request_id, ()):
+            self._pinned[block_id] -= 1
+            if not self._pinned[block_id]:
+                del self._pinned[block_id]
+
+    def _full(self, block_ids: Sequence[int]) -> str | None:
+        """Blocks that several requests share are counted once, as the engine keeps them once."""
+        most = int(self._kv_blocks * PINNABLE_SHARE)
+        needed = len(set(block_ids) - self._pinned.keys())
+        if len(self._pinned) + needed <= most:
+            return None
+        return (
+            f"{len(self._pinned)} of the engine's {self._kv_blocks} KV blocks already wait to be saved, "
+            f"and with its {needed} they would be more than {most}"
+        )
 
     def _unfit(self, request: Any, tracked: Tracked) -> str | None:
         if request.status.name not in PUBLISHABLE:

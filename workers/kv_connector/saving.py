@@ -12,6 +12,7 @@ from service.domain.evidence import Published
 from service.domain.revision import Descriptor, RevisionDigest
 from workers.kv_connector.adapters import effective
 from workers.kv_connector.block_file import BlockHeader, BlockUnreadable
+from workers.kv_connector.holds import GivenUp, Hold
 from workers.kv_connector.jobs import SaveBlock, SaveJob
 from workers.kv_connector.lanes import Lanes
 from workers.kv_connector.paged import PagedBlocks, memory
@@ -31,21 +32,27 @@ class Saver:
         self._boot = boot
         self._lanes = Lanes("everturn-write", width=LANES)
 
-    def save(self, job: SaveJob, mark: Any) -> Published | str:
+    def save(self, job: SaveJob, mark: Any, hold: Hold | None = None) -> Published | str:
         """What was published, or in words why nothing was; blocks without a manifest are invisible."""
         own, started = effective(self._paged.own, job.adapter), time.monotonic()
+        hold = hold or Hold()
         try:
-            stored = self._write(job, own.digest, mark)
+            stored = self._write(job, own.digest, mark, hold)
+            hold.require()
             if time.monotonic() > started + LONGEST_TRANSFER_S:
                 return f"writing its blocks took longer than {LONGEST_TRANSFER_S:g} s"
             return self._publish(job, own, stored)
         except OSError as error:
             return f"the store refused: {error}"
+        except GivenUp as given_up:
+            return str(given_up)
 
     def shutdown(self) -> None:
         self._lanes.shutdown()
 
-    def _write(self, job: SaveJob, revision: RevisionDigest, mark: Any) -> list[tuple[Block, MadeBy]]:
+    def _write(
+        self, job: SaveJob, revision: RevisionDigest, mark: Any, hold: Hold
+    ) -> list[tuple[Block, MadeBy]]:
         written: dict[str, tuple[Block, MadeBy]] = {}
 
         def lane(blocks: Iterable[SaveBlock]) -> None:
@@ -55,8 +62,9 @@ class Saver:
                     if block.stored is not None and self._store.keep_block(job.tenant, revision, block.key):
                         written[block.key] = block.stored, block.made_by
                     else:
-                        self._paged.copy_out(block.block_id, buffer)
-                        finish_copies()
+                        with hold.touching():
+                            self._paged.copy_out(block.block_id, buffer)
+                            finish_copies()
                         header = self._header(job, revision, block, buffer)
                         written[block.key] = self._put(header, buffer, spare)
 

@@ -31,7 +31,7 @@ from workers.kv_connector.hash_root import HashRoot
 from workers.kv_connector.jobs import Jobs, LoadJob, Outcomes, SaveJob, Waiver
 from workers.kv_connector.offers import read_offer
 from workers.kv_connector.reports import Reports
-from workers.kv_connector.save_planning import SavePlanner
+from workers.kv_connector.save_planning import Dropped, SavePlanner
 from workers.kv_connector.store import BlockStore
 from workers.kv_connector.tracked import Tracked, divide_prefix_cache, unsupported_request
 
@@ -48,6 +48,7 @@ class SchedulerSide:
         counters: Counters,
         boot: BootId,
         unsupported: str | None,
+        kv_blocks: int,
         contracts: ContractFolder | None = None,
         adapters: Adapters | None = None,
     ) -> None:
@@ -65,7 +66,8 @@ class SchedulerSide:
         self._loads: list[LoadJob] = []
         self._saves: list[SaveJob] = []
         self._lost: list[str] = []
-        self._planner = SavePlanner(unsupported=unsupported)
+        self._planner = SavePlanner(unsupported=unsupported, kv_blocks=kv_blocks)
+        self._stalled = False
 
     def identify(self, own: Descriptor, tensors: tuple[Tensor, ...]) -> None:
         self._own, self._tensors = own, tensors
@@ -133,10 +135,19 @@ class SchedulerSide:
             self._counters.add(Count.MISSES)
         if tracked.kv.publish is not None:
             # Asked once more: what it began under must be what it ends under.
-            planned = self._planner.plan(request, tracked, block_ids, under=self._computed_under(request))
+            planned = self._planner.plan(
+                request,
+                tracked,
+                block_ids,
+                under=self._computed_under(request),
+                stalled=self._stalled,
+            )
             if isinstance(planned, SaveJob):
                 tracked.saving = True
                 self._saves.append(planned)
+            elif isinstance(planned, Dropped):
+                self._counters.add(Count.PUBLISH_DROPPED)
+                self._not_published(tracked, planned.why)
             else:
                 self._not_published(tracked, planned)
             self._report(tracked)
@@ -149,6 +160,7 @@ class SchedulerSide:
         return jobs
 
     def learned(self, outcomes: Outcomes) -> None:
+        self._stalled = outcomes.stalled
         for request_id, loaded in outcomes.loaded.items():
             self._learned_load(request_id, loaded)
         for request_id, saved in outcomes.saved.items():
@@ -222,6 +234,8 @@ class SchedulerSide:
             return artifact
         if problem := self._unsupported or unsupported_request(request):
             return Refused(reason=RefusalReason.LAYOUT_UNSUPPORTED, detail=problem)
+        if self._stalled:
+            return Refused(reason=RefusalReason.STORE_UNREACHABLE, detail="the store does not answer")
         manifest = read_offer(self._store, tracked.kv.tenant, artifact)
         if isinstance(manifest, Refused):
             return manifest

@@ -1,15 +1,16 @@
 """The connector beside the KV cache: runs loads and saves in the background, off the forward path."""
 
 import logging
-from collections.abc import Callable
+import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from queue import Empty, SimpleQueue
-from threading import Event
+from threading import Event, Lock
 from typing import TypeVar
 
 from service.domain.artifact import RefusalReason
 from service.domain.evidence import Loaded, Published, Refusal
+from workers.kv_connector.holds import GivenUp, Hold
 from workers.kv_connector.jobs import Jobs, LoadJob, Outcomes, SaveJob
 from workers.kv_connector.loading import Loader, refusal
 from workers.kv_connector.paged import PagedBlocks
@@ -17,7 +18,6 @@ from workers.kv_connector.saving import Saver
 
 logger = logging.getLogger("vllm.everturn")
 
-Outcome = TypeVar("Outcome")
 Item = TypeVar("Item")
 
 THREADS = 2
@@ -26,6 +26,9 @@ THREADS = 2
 IDLE_WAIT_S = 0.004
 """The longest that a request which arrives meanwhile is held up."""
 
+STALLED_AFTER_S = 10.0
+"""A transfer that has moved no block for so long hangs, and so does whatever waits behind it."""
+
 
 @dataclass(slots=True)
 class Settled:
@@ -33,6 +36,9 @@ class Settled:
 
     loaded: dict[str, Loaded | Refusal] = field(default_factory=dict)
     saved: dict[str, Published | str] = field(default_factory=dict)
+    stalled: bool = False
+    news: bool = False
+    """Whether `stalled` is another than when last asked."""
 
     @property
     def refused(self) -> set[str]:
@@ -40,20 +46,37 @@ class Settled:
 
     @property
     def outcomes(self) -> Outcomes | None:
-        return Outcomes(self.loaded, self.saved) if self.loaded or self.saved else None
+        told = self.loaded or self.saved or self.news
+        return Outcomes(self.loaded, self.saved, self.stalled) if told else None
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class _Transfer:
+    """In the background until its thread returns, which a hanging store may keep it from for ever."""
+
+    job: LoadJob | SaveJob
+    since: float
+    hold: Hold = field(default_factory=Hold)
+    answered: bool = False
 
 
 class WorkerSide:
-    def __init__(self, paged: PagedBlocks, loader: Loader, saver: Saver) -> None:
+    def __init__(
+        self, paged: PagedBlocks, loader: Loader, saver: Saver, *, stalled_after_s: float = STALLED_AFTER_S
+    ) -> None:
         self._paged = paged
         self._loader = loader
         self._saver = saver
+        self._stalled_after_s = stalled_after_s
         self._load_threads = ThreadPoolExecutor(THREADS, thread_name_prefix="everturn-load")
         self._save_threads = ThreadPoolExecutor(THREADS, thread_name_prefix="everturn-save")
         self._loaded: SimpleQueue[tuple[str, Loaded | Refusal]] = SimpleQueue()
         self._saved: SimpleQueue[tuple[str, Published | str]] = SimpleQueue()
         self._running = 0
         self._news = Event()
+        self._lock = Lock()
+        self._transfers: list[_Transfer] = []
+        self._stalled = False
 
     def start(self, jobs: Jobs) -> None:
         for request_id in jobs.lost:
@@ -69,52 +92,89 @@ class WorkerSide:
             mark = self._paged.mark()
         except Exception as error:  # the engine holds the requests' blocks until every job is answered
             logger.exception("Everturn could not start the step's KV transfers")
-            self._answer_all(jobs, f"{type(error).__name__}: {error}")
+            for job in (*jobs.loads, *jobs.saves):
+                self._answer(job, f"{type(error).__name__}: {error}", RefusalReason.INTERNAL_ERROR)
             return
-        for load in jobs.loads:
-            self._load_threads.submit(self._load, load, mark)
-        for save in jobs.saves:
-            self._save_threads.submit(self._save, save, mark)
-
-    def _answer_all(self, jobs: Jobs, text: str) -> None:
-        for load in jobs.loads:
-            self._loaded.put((load.request_id, refusal(load, RefusalReason.INTERNAL_ERROR, text)))
-        for save in jobs.saves:
-            self._saved.put((save.request_id, text))
+        for job in (*jobs.loads, *jobs.saves):
+            transfer = _Transfer(job=job, since=time.monotonic())
+            with self._lock:
+                self._transfers.append(transfer)
+            threads = self._load_threads if isinstance(job, LoadJob) else self._save_threads
+            threads.submit(self._run, transfer, mark)
 
     def settled(self, *, idle: bool = False) -> Settled:
         """Where the engine has nothing else to do it waits a little, and leaves the interpreter to the transfers."""
         if idle and self._running and self._loaded.empty() and self._saved.empty():
             self._news.wait(IDLE_WAIT_S)
         self._news.clear()
-        settled = Settled(loaded=dict(_drain(self._loaded)), saved=dict(_drain(self._saved)))
+        stalled = self._give_up_what_hangs()
+        settled = Settled(
+            loaded=dict(_drain(self._loaded)),
+            saved=dict(_drain(self._saved)),
+            stalled=stalled,
+            news=stalled is not self._stalled,
+        )
+        self._stalled = stalled
         self._running -= len(settled.loaded) + len(settled.saved)
         return settled
 
     def shutdown(self) -> None:
-        self._load_threads.shutdown(wait=True)
-        self._save_threads.shutdown(wait=True)
-        self._loader.shutdown()
-        self._saver.shutdown()
+        hangs = self._give_up_what_hangs()
+        for threads in (self._load_threads, self._save_threads):
+            threads.shutdown(wait=not hangs, cancel_futures=hangs)
+        if not hangs:
+            self._loader.shutdown()
+            self._saver.shutdown()
 
-    def _load(self, job: LoadJob, mark: object) -> None:
-        def failed(text: str) -> Refusal:
-            return refusal(job, RefusalReason.INTERNAL_ERROR, text)
+    def _run(self, transfer: _Transfer, mark: object) -> None:
+        outcome: Loaded | Published | Refusal | str
+        try:
+            transfer.hold.begin()
+            if isinstance(transfer.job, LoadJob):
+                outcome = self._loader.load(transfer.job, mark, transfer.hold)
+            else:
+                outcome = self._saver.save(transfer.job, mark, transfer.hold)
+        except GivenUp as error:
+            outcome = str(error)
+        except Exception as error:  # the engine holds the request's blocks until every job is answered
+            logger.exception("Everturn could not finish a KV transfer")
+            outcome = f"{type(error).__name__}: {error}"
+        with self._lock:
+            self._transfers.remove(transfer)
+            late, transfer.answered = transfer.answered, True
+        if not late:
+            self._answer(transfer.job, outcome, RefusalReason.INTERNAL_ERROR)
+            self._news.set()
 
-        self._loaded.put((job.request_id, _answered(lambda: self._loader.load(job, mark), failed)))
-        self._news.set()
+    def _answer(
+        self, job: LoadJob | SaveJob, outcome: Loaded | Published | Refusal | str, reason: RefusalReason
+    ) -> None:
+        """Words for what neither the loader nor the saver could say."""
+        if isinstance(job, LoadJob):
+            told = outcome if isinstance(outcome, Loaded | Refusal) else refusal(job, reason, str(outcome))
+            self._loaded.put((job.request_id, told))
+        else:
+            self._saved.put((job.request_id, outcome if isinstance(outcome, Published) else str(outcome)))
 
-    def _save(self, job: SaveJob, mark: object) -> None:
-        self._saved.put((job.request_id, _answered(lambda: self._saver.save(job, mark), str)))
-        self._news.set()
-
-
-def _answered(work: Callable[[], Outcome], failed: Callable[[str], Outcome]) -> Outcome:
-    try:
-        return work()
-    except Exception as error:  # the engine holds the request's blocks until every job is answered
-        logger.exception("Everturn could not finish a KV transfer")
-        return failed(f"{type(error).__name__}: {error}")
+    def _give_up_what_hangs(self) -> bool:
+        """Whether the store hangs. If so, whoever waited for it long enough gets an answer, and the engine its blocks."""
+        too_long_ago = time.monotonic() - self._stalled_after_s
+        with self._lock:
+            moved = [transfer.hold.still_since() for transfer in self._transfers]
+            if not any(at is not None and at < too_long_ago for at in moved):
+                return False
+            given_up = [
+                transfer
+                for transfer in self._transfers
+                if not transfer.answered and transfer.since < too_long_ago and transfer.hold.give_up()
+            ]
+            for transfer in given_up:
+                transfer.answered = True
+        for transfer in given_up:
+            words = f"the store moved no block for {self._stalled_after_s:g} s"
+            logger.error("Everturn gives up a KV transfer of %s: %s", transfer.job.artifact, words)
+            self._answer(transfer.job, words, RefusalReason.STORE_UNREACHABLE)
+        return True
 
 
 def _drain(queue: SimpleQueue[Item]) -> list[Item]:

@@ -164,6 +164,7 @@ class Scene:
             counters=Counters(root / "run"),
             boot=BootId("boot_x"),
             unsupported=None,
+            kv_blocks=64,
             adapters=Adapters(root / "adapters"),
         )
         self.scheduler.identify(V12, self.engine.paged.tensors)

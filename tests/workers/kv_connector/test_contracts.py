@@ -63,6 +63,7 @@ class Scene:
             counters=Counters(root / "run"),
             boot=BootId("boot_x"),
             unsupported=None,
+            kv_blocks=64,
             contracts=ContractFolder(self.folder if folder else None),
         )
         self.scheduler.identify(own, self.reader.paged.tensors)
