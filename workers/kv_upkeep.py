@@ -2,10 +2,9 @@
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from hashlib import sha256
 
 from service.domain.artifact import ArtifactId, BootId
-from workers.kv_connector.block_file import BlockHeader, BlockUnreadable
+from workers.kv_connector.block_file import BlockHeader, BlockUnreadable, checksum
 from workers.kv_connector.catalog import Contents, Listed, ListedBlock
 from workers.kv_connector.store import BlockStore, ObjectName, own_name, words
 
@@ -120,7 +119,7 @@ def _damage(store: BlockStore, listed: Listed, block: ListedBlock) -> str | None
     try:
         with store.open(block.name) as file:
             header = BlockHeader.read_from(file)
-            digest, length = sha256(), 0
+            digest, length = checksum(), 0
             while chunk := file.read(CHUNK_BYTES):
                 digest.update(chunk)
                 length += len(chunk)

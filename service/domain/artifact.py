@@ -18,7 +18,7 @@ ArtifactId = NewType("ArtifactId", str)
 BootId = NewType("BootId", str)
 
 MANIFEST_FORMAT = 1
-SERIALIZER_ABI = 1
+SERIALIZER_ABI = 2
 """Moves with every change of the block file's bytes; part of the KV identity."""
 
 TOKENS_LEFT_TO_COMPUTE = 2

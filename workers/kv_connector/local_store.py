@@ -6,14 +6,13 @@ import os
 import time
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager, suppress
-from hashlib import sha256
 from pathlib import Path
 from typing import Any, BinaryIO, ClassVar
 
 from service.domain.artifact import ArtifactId, Manifest
 from service.domain.errors import InvalidInput
 from service.domain.revision import RevisionDigest
-from workers.kv_connector.block_file import BlockHeader, BlockUnreadable
+from workers.kv_connector.block_file import BlockHeader, BlockUnreadable, checksum
 from workers.kv_connector.store import (
     GRACE_MS,
     BlockStore,
@@ -59,7 +58,7 @@ class LocalStore(BlockStore):
             _read_whole(file, payload)
             if header.size != len(payload) or file.read(1):
                 raise BlockUnreadable("it is not as long as this engine's blocks")
-        return header, sha256(payload).hexdigest()
+        return header, checksum(payload).hexdigest()
 
     def keep_block(self, tenant: str, revision: RevisionDigest, key: str) -> bool:
         try:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from threading import local
 from typing import Any
 
+import numpy as np
 import torch
 
 from service.domain.artifact import Tensor
@@ -17,6 +18,8 @@ class _Slice:
     cache: torch.Tensor
     start: int
     stop: int
+    on_host: "np.ndarray[Any, np.dtype[np.uint8]] | None"
+    """The same memory: a copy through torch costs a host more than the bytes do."""
 
 
 class PagedBlocks:
@@ -33,7 +36,8 @@ class PagedBlocks:
         self._local = local()
         for cache in kv_caches.values():
             size = cache[0].numel() * cache.element_size()
-            self._slices.append(_Slice(cache, self.block_bytes, self.block_bytes + size))
+            on_host = cache.view(torch.uint8).numpy() if cache.device.type == "cpu" else None
+            self._slices.append(_Slice(cache, self.block_bytes, self.block_bytes + size, on_host))
             self.block_bytes += size
 
     def own_buffer(self, index: int = 0) -> torch.Tensor:
@@ -64,13 +68,23 @@ class PagedBlocks:
             yield stream.synchronize
 
     def copy_in(self, buffer: torch.Tensor, block_id: int) -> None:
+        host = buffer.numpy()
         for part in self._slices:
+            if part.on_host is not None:
+                inside = part.on_host[block_id]
+                np.copyto(inside, host[part.start : part.stop].reshape(inside.shape))
+                continue
             target = part.cache[block_id]
             source = buffer[part.start : part.stop].view(part.cache.dtype).view(target.shape)
             target.copy_(source, non_blocking=True)
 
     def copy_out(self, block_id: int, buffer: torch.Tensor) -> None:
+        host = buffer.numpy()
         for part in self._slices:
+            if part.on_host is not None:
+                inside = part.on_host[block_id]
+                np.copyto(host[part.start : part.stop].reshape(inside.shape), inside)
+                continue
             source = part.cache[block_id]
             target = buffer[part.start : part.stop].view(part.cache.dtype).view(source.shape)
             target.copy_(source, non_blocking=True)

@@ -2,7 +2,6 @@
 
 import time
 from collections.abc import Iterable
-from hashlib import sha256
 from typing import Any
 
 import torch
@@ -11,7 +10,7 @@ from service.domain.artifact import Block, BootId, MadeBy, Manifest
 from service.domain.evidence import Published
 from service.domain.revision import Descriptor, RevisionDigest
 from workers.kv_connector.adapters import effective
-from workers.kv_connector.block_file import BlockHeader, BlockUnreadable
+from workers.kv_connector.block_file import BlockHeader, BlockUnreadable, checksum
 from workers.kv_connector.holds import GivenUp, Hold
 from workers.kv_connector.jobs import SaveBlock, SaveJob
 from workers.kv_connector.lanes import Lanes
@@ -81,7 +80,7 @@ class Saver:
             producer=self._boot,
             made_by=block.made_by,
             tensors=self._paged.tensors,
-            checksum=sha256(memory(buffer)).hexdigest(),
+            checksum=checksum(memory(buffer)).hexdigest(),
             size=self._paged.block_bytes,
         )
 

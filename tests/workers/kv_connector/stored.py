@@ -1,12 +1,11 @@
 """Stored KV without an engine: artifacts of small blocks, as many as a test likes."""
 
-from hashlib import sha256
 from pathlib import Path
 
 from service.domain.artifact import ArtifactId, Block, BootId, MadeBy, Manifest, Tensor, block_keys
 from service.domain.revision import Descriptor
 from tests.domain.descriptors import V12
-from workers.kv_connector.block_file import BlockHeader
+from workers.kv_connector.block_file import BlockHeader, checksum
 from workers.kv_connector.local_store import LocalStore
 from workers.kv_connector.store import BlockStore, ObjectName, block_name
 
@@ -38,7 +37,7 @@ def put(
             producer=BootId(boot),
             made_by=MadeBy.PREFILL,
             tensors=TENSORS,
-            checksum=sha256(payload).hexdigest(),
+            checksum=checksum(payload).hexdigest(),
             size=len(payload),
         )
         store.put_block(header, memoryview(payload))

@@ -18,7 +18,7 @@ from service.domain.evidence import Loaded, Published, Refusal
 from service.domain.revision import Descriptor
 from tests.domain.descriptors import V13, with_text
 from tests.workers.kv_connector.paged_fakes import TENANT, Side, load_job, manifest_of, save, side
-from workers.kv_connector.block_file import LENGTH_BYTES, SEAL_BYTES, BlockHeader
+from workers.kv_connector.block_file import BLOCK_FORMAT, LENGTH_BYTES, SEAL_BYTES, BlockHeader
 
 HANDLE = "kv_0123456789"
 
@@ -235,7 +235,7 @@ def test_a_block_header_of_another_format_is_not_read(tmp_path: Path) -> None:
     data = path.read_bytes()
     at = LENGTH_BYTES + SEAL_BYTES
     end = at + int.from_bytes(data[:LENGTH_BYTES], "little")
-    header = json.dumps(json.loads(data[at:end]) | {"format": 2}).encode()
+    header = json.dumps(json.loads(data[at:end]) | {"format": BLOCK_FORMAT + 1}).encode()
     path.write_bytes(len(header).to_bytes(8, "little") + sha256(header).digest() + header + data[end:])
     assert reason(loaded(side(tmp_path, seed=1))) is RefusalReason.BLOCK_UNREADABLE
 
