@@ -1,10 +1,13 @@
 """Engines for Postgres: every wait has an end, and the service's role is taken at connect."""
 
+from select import POLLIN, poll
 from typing import Any
 
-from sqlalchemy import URL, Engine, create_engine, make_url
-from sqlalchemy.exc import ArgumentError
+from sqlalchemy import URL, Engine, create_engine, event, make_url
+from sqlalchemy.engine.interfaces import DBAPIConnection
+from sqlalchemy.exc import ArgumentError, InvalidatePoolError
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
+from sqlalchemy.pool import ConnectionPoolEntry, PoolProxiedConnection
 
 from service.domain.errors import InvalidInput
 
@@ -32,14 +35,20 @@ def make_engine(
     Raises:
         InvalidInput: not the address of a Postgres database.
     """
-    return create_engine(parse_url(url), **_options(parse_url(url), application_name, pool_size, role))
+    engine = create_engine(parse_url(url), **_options(parse_url(url), application_name, pool_size, role))
+    _check_at_checkout(engine)
+    return engine
 
 
 def make_async_engine(
     url: str, *, application_name: str, pool_size: int = 5, role: str | None = SERVICE_ROLE
 ) -> AsyncEngine:
     """As `make_engine`; its connections call the store's functions through `run_sync`."""
-    return create_async_engine(parse_url(url), **_options(parse_url(url), application_name, pool_size, role))
+    engine = create_async_engine(
+        parse_url(url), **_options(parse_url(url), application_name, pool_size, role)
+    )
+    _check_at_checkout(engine.sync_engine)
+    return engine
 
 
 def parse_url(text: str) -> URL:
@@ -87,10 +96,35 @@ def _options(url: URL, application_name: str, pool_size: int, role: str | None) 
         "pool_size": pool_size,
         "max_overflow": pool_size,
         "pool_timeout": POOL_TIMEOUT_S,
-        "pool_pre_ping": True,
         "connect_args": {
             "application_name": application_name,
             "connect_timeout": CONNECT_TIMEOUT_S,
             "options": startup_options(url, role),
         },
     }
+
+
+def _check_at_checkout(engine: Engine) -> None:
+    """In place of a ping, which would be a round trip for every transaction.
+
+    A server that has closed a connection has said so, and its word waits in the socket; only then is it asked whether
+    it still serves. One that vanished without a word is found by the first statement, which fails, as a ping would.
+    """
+
+    def check(connection: DBAPIConnection, entry: ConnectionPoolEntry, _: PoolProxiedConnection) -> None:
+        if not _has_news(entry.driver_connection):
+            return
+        try:
+            engine.dialect.do_ping(connection)
+        except engine.dialect.loaded_dbapi.Error as error:
+            raise InvalidatePoolError from error
+
+    event.listen(engine, "checkout", check)
+
+
+def _has_news(connection: Any) -> bool:
+    if connection.closed:
+        return True
+    waiting = poll()
+    waiting.register(connection.fileno(), POLLIN)
+    return bool(waiting.poll(0))

@@ -78,6 +78,35 @@ def test_a_connection_that_died_in_the_pool_is_replaced(own_engine: Engine, owne
         assert conn.execute(text("SELECT pg_backend_pid()")).scalar_one() != backend
 
 
+async def test_so_is_one_of_the_async_engine(shared_database: str, owner_conn: Connection) -> None:
+    engine = make_async_engine(shared_database, application_name="tests", pool_size=1)
+    async with engine.connect() as conn:
+        backend = (await conn.execute(text("SELECT pg_backend_pid()"))).scalar_one()
+    owner_conn.execute(text("SELECT pg_terminate_backend(:pid, 5000)"), {"pid": backend})
+    async with engine.connect() as conn:
+        assert (await conn.execute(text("SELECT pg_backend_pid()"))).scalar_one() != backend
+    await engine.dispose()
+
+
+def test_a_quiet_connection_is_taken_without_a_round_trip(
+    own_engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own_engine.connect().close()
+    monkeypatch.setattr(own_engine.dialect, "do_ping", lambda _: pytest.fail("it was pinged"))
+    own_engine.connect().close()
+
+
+def test_a_connection_with_news_that_still_serves_is_kept(own_engine: Engine, owner_conn: Connection) -> None:
+    with own_engine.connect() as conn:
+        backend = conn.execute(text("SELECT pg_backend_pid()")).scalar_one()
+        conn.execute(text("LISTEN news"))
+        conn.commit()
+    owner_conn.execute(text("NOTIFY news"))
+    owner_conn.commit()
+    with own_engine.connect() as conn:
+        assert conn.execute(text("SELECT pg_backend_pid()")).scalar_one() == backend
+
+
 def test_a_statement_ends_by_its_limit(conn: Connection) -> None:
     conn.execute(text("SET LOCAL statement_timeout = '10ms'"))
     with pytest.raises(DBAPIError) as caught:
