@@ -54,10 +54,12 @@ class BenchEngine:
         publish: str | None = None,
         params: Mapping[str, Any] | None = None,
         settle: bool = True,
+        salt: str | None = None,
     ) -> Timed:
-        """Streams greedily, past the engine's own prefix cache; waits until a publication has settled, unless told not to.
+        """Streams greedily; waits until a publication has settled, unless told not to.
 
-        `params` are another connector's, or none: `{}`.
+        `params` are another connector's, or none: `{}`. Requests of one `salt` find each other's KV in the engine's own prefix cache;
+        without one a request finds nothing there.
         """
         attempt = f"att_{secrets.token_hex(6)}"
         ours = {"everturn": {"attempt": attempt, "tenant": TENANT, "offer": offer, "publish": publish}}
@@ -65,7 +67,7 @@ class BenchEngine:
             "token_ids": prompt,
             "sampling_params": {"max_tokens": max_tokens, "temperature": 0, "ignore_eos": True},
             "stream": True,
-            "cache_salt": secrets.token_hex(8),
+            "cache_salt": salt or secrets.token_hex(8),
             "kv_transfer_params": ours if params is None else dict(params),
         }
         tokens: list[int] = []

@@ -3,7 +3,6 @@
 import argparse
 import json
 import os
-import random
 import secrets
 import statistics
 import sys
@@ -14,28 +13,22 @@ from typing import Any
 
 import torch
 
-from bench.engine import BenchEngine, Zygote, zygote
+from bench.engine import BenchEngine, zygote
+from bench.peers import HITS, as_json, measure_guard, measure_peers
+from bench.prompts import TURN, prompt
 from bench.storage import measure_hashing, measure_storage
-from tests.engines.checkpoints import TinyModel
 
 LENGTHS = (512, 1024, 2048, 4032)
 """Tokens of history; what an engine of 4,096 has room for last."""
-TURN = 16
-"""Tokens that come after it."""
-HITS = 15
 COLDS = 3
-GUARD_REQUESTS = 300
 DECODED = 64
 DECODE_ROUNDS = 3
 
 
-def prompt(seed: object, length: int, vocabulary: int = 40_000) -> list[int]:
-    source = random.Random(repr(seed))  # noqa: S311 no secret
-    return [source.randrange(10, vocabulary) for _ in range(length)]
-
-
 def measure_hits(engine: BenchEngine, lengths: tuple[int, ...]) -> dict[int, dict[str, float]]:
-    """Median times to first token of the same prompt: computed from nothing, and on its history's stored KV."""
+    """Median times to first token of the same prompt: computed from nothing, on its history's stored KV, and where that KV
+    is in the engine's memory already, which no store can be quicker than.
+    """
     found = {}
     engine.ask(prompt("warm up", 600), publish=new_handle())
     for length in lengths:
@@ -46,6 +39,11 @@ def measure_hits(engine: BenchEngine, lengths: tuple[int, ...]) -> dict[int, dic
             raise SystemExit(f"nothing was published at {length} tokens")
         cold = [engine.ask(history + turn).first_token_s for _ in range(COLDS)]
         hits = [engine.ask(history + turn, offer=handle) for _ in range(HITS)]
+        engine.ask(history, salt="resident")
+        resident = [
+            engine.ask(history + prompt(("turn", number), TURN), salt="resident", settle=False)
+            for number in range(HITS)
+        ]
         loads = [hit.evidence["loaded"] for hit in hits]
         if any(load is None for load in loads):
             raise SystemExit(f"a hit was refused: {hits[0].evidence['refusal']}")
@@ -53,6 +51,7 @@ def measure_hits(engine: BenchEngine, lengths: tuple[int, ...]) -> dict[int, dic
             "cold_s": statistics.median(cold),
             "hit_s": statistics.median(hit.first_token_s for hit in hits),
             "best_hit_s": min(hit.first_token_s for hit in hits),
+            "resident_s": statistics.median(one.first_token_s for one in resident),
             "load_s": statistics.median(load["seconds"] for load in loads),
             "mb": loads[0]["bytes"] / 1e6,
         }
@@ -64,7 +63,8 @@ def report_hit(length: int, times: dict[str, float]) -> None:
     speedup = times["cold_s"] / times["hit_s"]
     print(
         f"{length:5} tokens: cold {times['cold_s']:.3f} s, hit {times['hit_s']:.3f} s (best {times['best_hit_s']:.3f} s, "
-        f"load {times['load_s']:.3f} s of {times['mb']:.0f} MB), {speedup:.1f} times",
+        f"load {times['load_s']:.3f} s of {times['mb']:.0f} MB), {speedup:.1f} times; "
+        f"{times['cold_s'] / times['resident_s']:.1f} times, if it took no time to load",
         flush=True,
     )
 
@@ -91,40 +91,6 @@ def measure_saving(engine: BenchEngine) -> float:
         f"decode: {statistics.median(rates[True]):.1f} tokens/s saving, {statistics.median(rates[False]):.1f} not"
     )
     return statistics.median(rates[True]) / statistics.median(rates[False])
-
-
-def measure_guard(forks: Zygote, folder: Path) -> float:
-    """Milliseconds that a request without a handle takes longer than on an engine without Everturn; medians, alternating.
-
-    On a model so small that a millisecond shows.
-    """
-    model = TinyModel().write(folder / "tiny")
-    with (
-        forks.engine(model, folder / "guard-kv") as ours,
-        forks.engine(model, folder / "none", bare=True) as bare,
-    ):
-        times: dict[str, list[float]] = {"ours": [], "bare": []}
-        for number in range(GUARD_REQUESTS):
-            for name, engine in (("ours", ours), ("bare", bare)):
-                timed = engine.ask(prompt(number, 40, 250), max_tokens=2, params={}, settle=False)
-                times[name].append(timed.total_s * 1000)
-    ours_ms, bare_ms = (statistics.median(times[name][20:]) for name in ("ours", "bare"))
-    print(f"guard: {ours_ms:.2f} ms a request, {bare_ms:.2f} ms without")
-    return ours_ms - bare_ms
-
-
-def measure_example(forks: Zygote, model: Path, folder: Path) -> dict[str, float]:
-    """VLLM's own example connector on the same 2,048 tokens."""
-    config = {
-        "kv_connector": "ExampleConnector",
-        "kv_role": "kv_both",
-        "kv_connector_extra_config": {"shared_storage_path": str(folder / "example")},
-    }
-    history, turn = prompt(("history", 2048), 2048), prompt("turn", TURN)
-    with forks.engine(model, folder / "none", kv_transfer=config) as engine:
-        first = engine.ask(history, params={})
-        times = [engine.ask(history + turn, params={}).first_token_s for _ in range(HITS)]
-    return {"publishing_s": first.first_token_s, "hit_s": statistics.median(times)}
 
 
 def new_handle() -> str:
@@ -157,20 +123,26 @@ def measured(model: Path, folder: Path, *, quick: bool) -> dict[str, Any]:
             found = measure_hits(engine, (2048,) if quick else LENGTHS)
             saving = measure_saving(engine)
         guard = measure_guard(forks, folder)
-        example = None if quick else measure_example(forks, model, folder)
+        peers = {} if quick else measure_peers(forks, model, folder)
     if len(found) > 1:
         for name in ("cold_s", "load_s", "hit_s"):
             print(f"slope of {name}: {slope_ms_per_1k(found, name):.0f} ms per 1,000 tokens")
-    if example is not None:
-        print(f"example connector at 2,048 tokens: {json.dumps(example)}")
+    if peers:
+        print(f"other connectors at 2,048 tokens: {as_json(peers)}")
     print(f"load {os.getloadavg()[0]:.1f} after the last measurement")
     return {
         "hit_speedup_2k": round(found[2048]["cold_s"] / found[2048]["hit_s"], 2),
         "load_bandwidth_ratio": round(storage.load_bandwidth_ratio, 3),
         "save_bandwidth_ratio": round(storage.save_bandwidth_ratio, 3),
-        "guard_overhead_ms": round(guard, 3),
+        "guard_overhead_ms": round(guard["guard_overhead_ms"], 3),
         "decode_ratio_saving": round(saving, 3),
         "hash_ratio": round(hashing.hash_ratio, 3),
+        "hit_limit_2k": round(found[2048]["cold_s"] / found[2048]["resident_s"], 2),
+        "any_connector_ms": round(guard["any_connector_ms"], 3),
+        **{
+            name.replace("_s", "_ratio_2k"): round(peer / found[2048]["hit_s"], 3)
+            for name, peer in peers.items()
+        },
     }
 
 
