@@ -1,4 +1,4 @@
-# API, Celery worker and bootstrap: no torch, no vLLM.
+# API, Celery worker, KV collector and bootstrap: no torch, no vLLM.
 FROM python:3.11-slim
 WORKDIR /app
 COPY pyproject.toml ./
@@ -6,6 +6,6 @@ COPY service service
 COPY migrations migrations
 COPY workers workers
 COPY stack stack
-RUN pip install --no-cache-dir . && useradd --system everturn
+RUN pip install --no-cache-dir ".[s3]" && useradd --system everturn
 USER everturn
 EXPOSE 8000

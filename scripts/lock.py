@@ -39,8 +39,8 @@ def write(path: Path, lines: list[str]) -> None:
 
 
 def main() -> None:
-    run_time = resolve("engine-cpu,embedded")
-    everything = resolve("engine-cpu,embedded,dev")
+    run_time = resolve("engine-cpu,embedded,s3")
+    everything = resolve("engine-cpu,embedded,s3,dev")
     write(ROOT / "requirements.txt", [*pins({n: everything[n] for n in run_time}), *ONLY_ON_OLDER_PYTHONS])
     write(ROOT / "requirements-dev.txt", pins({n: v for n, v in everything.items() if n not in run_time}))
 

@@ -20,7 +20,14 @@ from service.store.migrate import upgrade
 from stack.postgres import EmbeddedPostgres
 from stack.valkey import EmbeddedValkey
 
-pytest_plugins = ["tests.engines.real", "tests.workers.kv_connector.stores"]
+pytest_plugins = ["tests.engines.real", "tests.workers.kv_connector.s3", "tests.workers.kv_connector.stores"]
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Where tests run in several processes, one has all that need an engine, which they share; a file's tests stay together."""
+    for item in items:
+        group = "engine" if item.get_closest_marker("engine") else item.nodeid.partition("::")[0]
+        item.add_marker(pytest.mark.xdist_group(group))
 
 
 @pytest.fixture(scope="session")

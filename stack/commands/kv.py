@@ -172,7 +172,7 @@ def _handle(text: str) -> ArtifactId:
     artifact = parse_artifact_id(text)
     if isinstance(artifact, str):
         return artifact
-    raise StackError(f"'{text[:80]}' is no artifact: {artifact.detail}")
+    raise StackError(f"{text[:80]!r} is no artifact: {artifact.detail}")
 
 
 def _recorded(data: Path, conversation: str) -> frozenset[ArtifactId]:

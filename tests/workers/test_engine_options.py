@@ -48,6 +48,30 @@ def test_by_default_an_engine_honours_no_contract_and_takes_no_adapter(tmp_path:
     assert "--enable-lora" not in arguments(with_private_adapters(given))
 
 
+def test_a_bucket_reaches_the_connector_and_the_middleware_as_it_was_given(tmp_path: Path) -> None:
+    given = options(tmp_path, "--store", "s3://bucket/fleet/")
+    command = vllm_command(given, BootId("boot_x"), {"AWS_ACCESS_KEY_ID": "key"})
+    assert connector_config(given)["store"] == command.env["EVERTURN_STORE"] == "s3://bucket/fleet"
+    assert command.env["AWS_ACCESS_KEY_ID"] == "key"
+
+
+def test_a_bucket_that_answers_is_taken(tmp_path: Path, bucket: str) -> None:
+    options(tmp_path, "--store", f"s3://{bucket}/fleet").check()
+
+
+def test_a_bucket_that_is_not_there_is_told_before_anything_starts(tmp_path: Path, bucket: str) -> None:
+    with pytest.raises(InvalidInput, match="--store 's3://no-such-bucket' does not answer") as caught:
+        options(tmp_path, "--store", "s3://no-such-bucket").check()
+    assert "\n" not in str(caught.value)
+
+
+def test_a_store_of_no_known_kind_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(
+        InvalidInput, match="--store 'gs://bucket' is no KV store: give a folder, or s3://BUCKET"
+    ):
+        options(tmp_path, "--store", "gs://bucket")
+
+
 def test_the_contracts_folder_reaches_the_connector(tmp_path: Path) -> None:
     (tmp_path / "contracts").mkdir()
     given = options(tmp_path, "--contracts", str(tmp_path / "contracts"))

@@ -214,6 +214,15 @@ def test_a_limit_must_be_above_zero(option: str, capsys: pytest.CaptureFixture[s
     assert f"{option} 0.0 must be greater than 0" in capsys.readouterr().err
 
 
+def test_a_store_that_cannot_be_used_ends_the_process(
+    capsys: pytest.CaptureFixture[str], bucket: str
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["--store", "s3://no-such-bucket"])
+    assert ended.value.code == 2
+    assert "--store 's3://no-such-bucket' does not answer" in capsys.readouterr().err.splitlines()[-1]
+
+
 def test_the_process_collects_until_it_is_ended(block_store: BlockStore) -> None:
     put(block_store, "kv_00000000", conversation(1), expires_ms=1)
     arguments = ["--store", block_store.address, "--every-s", "0.05"]

@@ -45,7 +45,7 @@ logger = logging.getLogger("vllm.everturn")
 
 
 class EverturnConnector(KVConnectorBase_V1, SupportsHMA):  # type: ignore[misc]
-    """Extra config: `store` and `run_dir` (folders), `boot_id`, and `hash_cache` (folder, default `run_dir`),
+    """Extra config: `store` (folder or s3://), `run_dir` (folder), `boot_id`, and `hash_cache` (folder, default `run_dir`),
     `contracts` (folder of the compatibility contracts that this engine honours; default: none),
     `stalled_after_s` (a transfer that moves no block for so long is given up; default 10).
     """

@@ -53,7 +53,7 @@ def manifest_name(tenant: str, artifact: ArtifactId) -> ObjectName:
     """Raises: InvalidInput for anything that could lead elsewhere."""
     parsed = parse_artifact_id(artifact)
     if isinstance(parsed, Refused):
-        raise InvalidInput(f"'{artifact[:80]}' is no artifact: {parsed.detail}", "artifact")
+        raise InvalidInput(f"{artifact[:80]!r} is no artifact: {parsed.detail}", "artifact")
     return ObjectName(f"manifests/{_folder(tenant)}/{parsed}.json")
 
 

@@ -9,6 +9,7 @@ from stack.cli import main
 from tests.domain.descriptors import V12
 from tests.workers.kv_connector.stored import conversation, names, put
 from tests.workers.kv_connector.stores import Hands
+from tests.workers.kv_connector.test_store import TRICKS
 from workers.kv_connector.store import BlockStore, own_name
 
 
@@ -87,6 +88,38 @@ def test_what_cannot_be_done_is_said_in_one_line(
     kv: Callable[..., int], capsys: pytest.CaptureFixture[str], arguments: list[str], message: str
 ) -> None:
     assert kv(*arguments) == 1
+    error = capsys.readouterr().err
+    assert message in error
+    assert error.count("\n") == 1
+
+
+@pytest.mark.parametrize("action", ["ls", "stat", "verify", "quarantine", "forget"])
+def test_a_handle_that_is_none_touches_nothing(
+    kv: Callable[..., int], block_store: BlockStore, capsys: pytest.CaptureFixture[str], action: str
+) -> None:
+    before = [list(block_store.list(folder)) for folder in ("blocks", "manifests", "quarantine")]
+    for trick in TRICKS:
+        assert kv(action, "kv_old00000", trick) == 1
+        error = capsys.readouterr().err
+        assert "is no artifact" in error
+        assert error.count("\n") == 1
+        assert len(error) < 300
+    assert [list(block_store.list(folder)) for folder in ("blocks", "manifests", "quarantine")] == before
+
+
+@pytest.mark.parametrize(
+    ("store", "message"),
+    [
+        ("s3://no-such-bucket", "--store 's3://no-such-bucket' does not answer"),
+        ("gs://bucket", "--store 'gs://bucket' is no KV store: give a folder, or s3://BUCKET/PREFIX"),
+        ("s3://", "names no bucket: give s3://BUCKET/PREFIX"),
+    ],
+)
+@pytest.mark.usefixtures("bucket")
+def test_a_store_that_cannot_be_used_is_told_in_one_line(
+    capsys: pytest.CaptureFixture[str], store: str, message: str
+) -> None:
+    assert main(["kv", "ls", "--store", store]) == 1
     error = capsys.readouterr().err
     assert message in error
     assert error.count("\n") == 1

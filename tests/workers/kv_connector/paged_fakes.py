@@ -14,6 +14,7 @@ from workers.kv_connector.loading import Loader
 from workers.kv_connector.local_store import LocalStore
 from workers.kv_connector.paged import PagedBlocks
 from workers.kv_connector.saving import Saver
+from workers.kv_connector.store import BlockStore
 
 BLOCKS, HEADS, CONTENT = 8, 2, 6
 SIZE = V12.kv.block_size
@@ -26,13 +27,19 @@ class Side:
     """One engine's cache, and its hands on the store."""
 
     caches: dict[str, torch.Tensor]
-    store: LocalStore
+    store: BlockStore
     paged: PagedBlocks
     loader: Loader
     saver: Saver
 
 
-def side(root: Path, *, own: Descriptor = V12, seed: int = 0, dtype: torch.dtype = torch.float32) -> Side:
+def side(
+    where: Path | BlockStore,
+    *,
+    own: Descriptor = V12,
+    seed: int = 0,
+    dtype: torch.dtype = torch.float32,
+) -> Side:
     random = torch.Generator().manual_seed(seed)
     shape = (BLOCKS, HEADS, SIZE, CONTENT)
     caches = {
@@ -44,7 +51,8 @@ def side(root: Path, *, own: Descriptor = V12, seed: int = 0, dtype: torch.dtype
         for index in range(2)
     }
     tensors = tuple(Tensor(name=n, dtype=str(dtype), shape=tuple(c.shape[1:])) for n, c in caches.items())
-    store, paged = LocalStore(root), PagedBlocks(own, tensors, caches)
+    store = LocalStore(where) if isinstance(where, Path) else where
+    paged = PagedBlocks(own, tensors, caches)
     boot = BootId(f"boot_{seed}")
     return Side(
         caches=caches, store=store, paged=paged, loader=Loader(store, paged), saver=Saver(store, paged, boot)

@@ -1,13 +1,20 @@
 """Both kinds of KV store under the same tests, and hands that reach into them past their own code."""
 
 import os
+import time
 from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
+import obstore
 import pytest
 
+from tests.workers.kv_connector.s3 import S3Server, environment
 from workers.kv_connector.local_store import LocalStore
-from workers.kv_connector.store import BlockStore, ObjectName
+from workers.kv_connector.marks import mark_of
+from workers.kv_connector.object_store import ObjectStore
+from workers.kv_connector.store import BlockStore, ObjectName, StoredObject
 
 
 class Hands(ABC):
@@ -44,7 +51,9 @@ class FolderHands(Hands):
         return self._store.path(name).read_bytes()
 
     def write(self, name: ObjectName, data: bytes) -> None:
-        self._store.path(name).write_bytes(data)
+        path = self._store.path(name)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(data)
 
     def exists(self, name: ObjectName) -> bool:
         return self._store.path(name).exists()
@@ -59,7 +68,48 @@ class FolderHands(Hands):
         assert self.exists(name)
 
     def leave_over(self) -> None:
-        (self._store.root / "tmp" / "half").write_bytes(b"half")
+        self.write(ObjectName("tmp/half"), b"half")
+
+
+class BucketHands(Hands):
+    def __init__(self, store: ObjectStore) -> None:
+        self._store = store
+        self._ages: dict[ObjectName, int] = {}
+        listed = store._objects
+
+        def aged(folder: str) -> Iterator[StoredObject]:
+            return (replace(o, changed_ms=self._ages.get(o.name, o.changed_ms)) for o in listed(folder))
+
+        store._objects = aged  # type: ignore[method-assign]
+
+    def read(self, name: ObjectName) -> bytes:
+        return bytes(obstore.get(self._store._client, name).bytes())
+
+    def write(self, name: ObjectName, data: bytes) -> None:
+        obstore.put(self._store._client, name, data)
+
+    def exists(self, name: ObjectName) -> bool:
+        try:
+            obstore.head(self._store._client, name)
+        except FileNotFoundError:
+            return False
+        return True
+
+    def age(self, name: ObjectName, changed_ms: int) -> None:
+        self._ages[name] = changed_ms
+
+    def changed_ms(self, name: ObjectName) -> int:
+        (found,) = (o for o in self._store.list(name.partition("/")[0]) if o.name == name)
+        return found.changed_ms
+
+    def await_use(self, name: ObjectName) -> None:
+        deadline = time.monotonic() + 30
+        while not self.exists(mark_of(name)):
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+
+    def leave_over(self) -> None:
+        self.write(mark_of(ObjectName("manifests/tenant/kv_gone0000.json")), b"")
 
 
 @pytest.fixture
@@ -68,12 +118,24 @@ def quick_disk(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "fsync", lambda _: None)
 
 
-@pytest.fixture(params=["folder"])
+@pytest.fixture
+def bucket(s3_server: S3Server, monkeypatch: pytest.MonkeyPatch) -> str:
+    """An empty one, which the environment leads to."""
+    for name, value in environment(s3_server.url).items():
+        monkeypatch.setenv(name, value)
+    return s3_server.make_bucket()
+
+
+@pytest.fixture(params=["folder", "bucket"])
 def block_store(request: pytest.FixtureRequest, tmp_path: Path, quick_disk: None) -> BlockStore:
-    return LocalStore(tmp_path / "kv")
+    if request.param == "folder":
+        return LocalStore(tmp_path / "kv")
+    return ObjectStore(request.getfixturevalue("bucket"), "some/prefix")
 
 
 @pytest.fixture
 def hands(block_store: BlockStore) -> Hands:
-    assert isinstance(block_store, LocalStore)
-    return FolderHands(block_store)
+    if isinstance(block_store, LocalStore):
+        return FolderHands(block_store)
+    assert isinstance(block_store, ObjectStore)
+    return BucketHands(block_store)

@@ -18,7 +18,16 @@ from service.domain.evidence import Loaded, Published, Refusal
 from service.domain.revision import Descriptor
 from tests.domain.descriptors import V13, with_text
 from tests.workers.kv_connector.paged_fakes import TENANT, Side, load_job, manifest_of, save, side
+from tests.workers.kv_connector.stores import Hands
 from workers.kv_connector.block_file import BLOCK_FORMAT, LENGTH_BYTES, SEAL_BYTES, BlockHeader
+from workers.kv_connector.local_store import LocalStore
+from workers.kv_connector.store import (
+    LONGEST_TRANSFER_S,
+    BlockStore,
+    block_name,
+    manifest_name,
+    own_name,
+)
 
 HANDLE = "kv_0123456789"
 
@@ -33,8 +42,8 @@ def reason(outcome: Loaded | Refusal) -> RefusalReason:
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float8_e4m3fn, torch.uint8])
-def test_what_is_loaded_is_what_was_saved_byte_for_byte(tmp_path: Path, dtype: torch.dtype) -> None:
-    writer, reader = side(tmp_path, dtype=dtype), side(tmp_path, seed=1, dtype=dtype)
+def test_what_is_loaded_is_what_was_saved_byte_for_byte(block_store: BlockStore, dtype: torch.dtype) -> None:
+    writer, reader = side(block_store, dtype=dtype), side(block_store, seed=1, dtype=dtype)
     published, outcome = save(writer, HANDLE), loaded(reader)
     assert isinstance(published, Published)
     assert isinstance(outcome, Loaded)
@@ -54,15 +63,16 @@ def test_other_blocks_of_the_cache_are_left_alone(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("own", [V13, with_text(chat_template="other")])
-def test_the_reader_checks_the_revision_beside_the_bytes_again(tmp_path: Path, own: Descriptor) -> None:
-    """As if the scheduler side had been wrong: its job names our own revision, the file another's."""
-    writer, reader = side(tmp_path), side(tmp_path, own=own, seed=1)
+def test_the_reader_checks_the_revision_beside_the_bytes_again(
+    block_store: BlockStore, hands: Hands, own: Descriptor
+) -> None:
+    """As if the scheduler side had been wrong: its job names our own revision, the block another's."""
+    writer, reader = side(block_store), side(block_store, own=own, seed=1)
     save(writer, HANDLE)
     manifest = dataclasses.replace(manifest_of(reader, HANDLE), descriptor=own)
     for block in manifest.blocks:
-        path = reader.store.block_path(TENANT, own.digest, block.key)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.hardlink_to(writer.store.block_path(TENANT, writer.paged.own.digest, block.key))
+        theirs = hands.read(block_name(TENANT, writer.paged.own.digest, block.key))
+        hands.write(block_name(TENANT, own.digest, block.key), theirs)
     before = {name: cache.clone() for name, cache in reader.caches.items()}
     assert reason(reader.loader.load(load_job(manifest), None)) is RefusalReason.REVISION_MISMATCH
     assert all(torch.equal(cache, before[name]) for name, cache in reader.caches.items())
@@ -79,41 +89,42 @@ def test_the_reader_checks_the_revision_beside_the_bytes_again(tmp_path: Path, o
     ],
 )
 def test_the_reader_checks_every_word_of_the_block_itself(
-    tmp_path: Path, change: dict[str, object], expected: RefusalReason
+    block_store: BlockStore, hands: Hands, change: dict[str, object], expected: RefusalReason
 ) -> None:
-    writer = side(tmp_path)
+    writer = side(block_store)
     save(writer, HANDLE)
     manifest = manifest_of(writer, HANDLE)
-    path = writer.store.block_path(TENANT, manifest.revision, manifest.blocks[1].key)
-    with path.open("rb") as file:
+    name = block_name(TENANT, manifest.revision, manifest.blocks[1].key)
+    with block_store.open(name) as file:
         header, payload = BlockHeader.read_from(file), file.read()
-    path.write_bytes(dataclasses.replace(header, **change).to_bytes() + payload)  # type: ignore[arg-type]
-    assert reason(loaded(side(tmp_path, seed=1))) is expected
+    hands.write(name, dataclasses.replace(header, **change).to_bytes() + payload)  # type: ignore[arg-type]
+    assert reason(loaded(side(block_store, seed=1))) is expected
 
 
 @pytest.mark.parametrize("at", [-1, -20, -(2 * 2 * 4 * 6 * 4)], ids=["last byte", "amid", "first byte"])
-def test_a_flipped_bit_is_refused_and_quarantined(tmp_path: Path, at: int) -> None:
-    save(side(tmp_path), HANDLE)
-    reader = side(tmp_path, seed=1)
+def test_a_flipped_bit_is_refused_and_quarantined(block_store: BlockStore, hands: Hands, at: int) -> None:
+    save(side(block_store), HANDLE)
+    reader = side(block_store, seed=1)
     manifest = manifest_of(reader, HANDLE)
-    path = reader.store.block_path(TENANT, manifest.revision, manifest.blocks[2].key)
-    data = bytearray(path.read_bytes())
+    name = block_name(TENANT, manifest.revision, manifest.blocks[2].key)
+    data = bytearray(hands.read(name))
     data[at] ^= 1
-    path.write_bytes(data)
+    hands.write(name, bytes(data))
     assert reason(loaded(reader)) is RefusalReason.CHECKSUM_MISMATCH
-    assert not path.exists()
-    assert [kept.name.split(".")[0] for kept in (tmp_path / "quarantine").iterdir()] == [path.name]
+    assert not hands.exists(name)
+    assert [own_name(kept.name).split(".")[0] for kept in block_store.list("quarantine")] == [own_name(name)]
 
 
-def test_a_whole_block_that_is_not_the_manifests_is_refused_but_not_quarantined(tmp_path: Path) -> None:
-    save(side(tmp_path), HANDLE)
-    for path in (tmp_path / "blocks").rglob("*"):
-        if path.is_file():
-            path.unlink()
-    save(side(tmp_path, seed=2), "kv_rewritten")
-    assert reason(loaded(side(tmp_path, seed=1))) is RefusalReason.CHECKSUM_MISMATCH
-    assert not (tmp_path / "quarantine").exists()
-    assert isinstance(loaded(side(tmp_path, seed=1), "kv_rewritten"), Loaded)
+def test_a_whole_block_that_is_not_the_manifests_is_refused_but_not_quarantined(
+    block_store: BlockStore,
+) -> None:
+    save(side(block_store), HANDLE)
+    for found in list(block_store.list("blocks")):
+        block_store.remove(found.name)
+    save(side(block_store, seed=2), "kv_rewritten")
+    assert reason(loaded(side(block_store, seed=1))) is RefusalReason.CHECKSUM_MISMATCH
+    assert not list(block_store.list("quarantine"))
+    assert isinstance(loaded(side(block_store, seed=1), "kv_rewritten"), Loaded)
 
 
 def test_the_lease_is_checked_before_the_read_and_after_it(
@@ -131,13 +142,61 @@ def test_the_lease_is_checked_before_the_read_and_after_it(
     assert reason(reader.loader.load(expired, None)) is RefusalReason.LEASE_EXPIRED
 
 
-def test_two_writers_of_the_same_block_end_in_one_sound_block(tmp_path: Path) -> None:
+def test_two_writers_of_the_same_block_end_in_one_sound_block(block_store: BlockStore) -> None:
     """Blocks that were decoded differ by rounding: the first stands, and both artifacts name it."""
-    first, second = side(tmp_path), side(tmp_path, seed=1)
+    first, second = side(block_store), side(block_store, seed=1)
     assert isinstance(save(first, "kv_first0000"), Published)
     assert isinstance(save(second, "kv_second000"), Published)
     assert manifest_of(first, "kv_first0000").blocks == manifest_of(first, "kv_second000").blocks
-    assert isinstance(loaded(side(tmp_path, seed=2), "kv_second000"), Loaded)
+    assert isinstance(loaded(side(block_store, seed=2), "kv_second000"), Loaded)
+
+
+def test_a_damaged_block_is_put_aside_and_written_anew(block_store: BlockStore, hands: Hands) -> None:
+    save(side(block_store), HANDLE)
+    manifest = manifest_of(side(block_store), HANDLE)
+    name = block_name(TENANT, manifest.revision, manifest.blocks[0].key)
+    hands.write(name, hands.read(name)[:-1])
+    assert isinstance(save(side(block_store), "kv_again00000"), Published)
+    assert isinstance(loaded(side(block_store, seed=1), "kv_again00000"), Loaded)
+    assert len(list(block_store.list("quarantine"))) == 1
+
+
+def test_a_load_that_takes_too_long_is_given_up(
+    block_store: BlockStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Or the collector could take blocks from under it: it leaves them alone for little longer."""
+    save(side(block_store), HANDLE)
+    reader = side(block_store, seed=1)
+    job = load_job(manifest_of(reader, HANDLE))
+    pass_time_after(reader.store, "read_block", LONGEST_TRANSFER_S + 1, monkeypatch)
+    outcome = reader.loader.load(job, None)
+    assert reason(outcome) is RefusalReason.STORE_UNREACHABLE
+    assert "it took longer than 90 s" in str(outcome)
+
+
+def test_a_publication_that_takes_too_long_is_given_up(
+    block_store: BlockStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    writer = side(block_store)
+    pass_time_after(writer.store, "put_block", LONGEST_TRANSFER_S + 1, monkeypatch)
+    assert save(writer, HANDLE) == "writing its blocks took longer than 90 s"
+    assert not list(block_store.list("manifests"))
+
+
+def test_the_collectors_grace_outlasts_the_longest_transfer(block_store: BlockStore) -> None:
+    assert block_store.grace_ms >= (LONGEST_TRANSFER_S + 30) * 1000
+
+
+def pass_time_after(store: BlockStore, method: str, seconds: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    """For each of its blocks."""
+    works, monotonic, passed = getattr(store, method), time.monotonic, [0.0]
+
+    def works_slowly(*given: object) -> object:
+        passed[0] += seconds
+        return works(*given)
+
+    monkeypatch.setattr(store, method, works_slowly)
+    monkeypatch.setattr(time, "monotonic", lambda: monotonic() + passed[0])
 
 
 def test_a_writer_that_is_killed_amid_a_block_leaves_nothing_to_be_found(tmp_path: Path) -> None:
@@ -198,25 +257,25 @@ def test_blocks_and_their_folder_are_on_the_disk_before_the_manifest_names_them(
     monkeypatch.setattr(os, "fsync", note_sync)
     monkeypatch.setattr(os, "link", note_link)
     save(side(tmp_path), HANDLE)
-    manifest = side(tmp_path).store.manifest_path(TENANT, ArtifactId(HANDLE))
+    manifest = LocalStore(tmp_path).manifest_path(TENANT, ArtifactId(HANDLE))
     assert named_unsynced == []
     assert str(manifest.parent) in synced
 
 
-def test_a_load_counts_as_a_use_and_a_shared_block_as_kept(tmp_path: Path) -> None:
+def test_a_load_counts_as_a_use_and_a_shared_block_as_kept(block_store: BlockStore, hands: Hands) -> None:
     """What the collector goes by."""
-    writer = side(tmp_path)
-    save(writer, HANDLE)
-    manifest = manifest_of(writer, HANDLE)
-    named = writer.store.manifest_path(TENANT, manifest.artifact)
-    block = writer.store.block_path(TENANT, manifest.revision, manifest.blocks[0].key)
-    os.utime(named, (0, 0))
-    os.utime(block, (0, 0))
-    loaded(side(tmp_path, seed=1))
-    assert named.stat().st_mtime > 0
-    assert block.stat().st_mtime == 0
-    save(side(tmp_path), "kv_again00000")
-    assert block.stat().st_mtime > 0
+    save(side(block_store), HANDLE)
+    manifest = manifest_of(side(block_store), HANDLE)
+    named = manifest_name(TENANT, manifest.artifact)
+    block = block_name(TENANT, manifest.revision, manifest.blocks[0].key)
+    hands.age(named, 0)
+    hands.age(block, 0)
+    loaded(side(block_store, seed=1))
+    hands.await_use(named)
+    assert hands.changed_ms(named) > 0
+    assert hands.changed_ms(block) == 0
+    save(side(block_store), "kv_again00000")
+    assert hands.changed_ms(block) > 0
 
 
 def test_blocks_without_a_manifest_are_not_an_artifact(

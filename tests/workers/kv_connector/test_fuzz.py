@@ -13,6 +13,7 @@ from service.domain.errors import InvalidManifest
 from service.domain.evidence import Refusal
 from tests.workers.kv_connector.mutations import mutants
 from tests.workers.kv_connector.paged_fakes import TENANT, TOKENS, Side, load_job, manifest_of, save, side
+from workers.kv_connector.local_store import LocalStore
 from workers.kv_connector.store import MAX_MANIFEST_BYTES
 
 HANDLE = ArtifactId("kv_0123456789")
@@ -24,7 +25,7 @@ def fuzz_manifests(root: Path, inputs: int, seed: int) -> int:
     """How many were taken for a manifest."""
     writer = side(root)
     save(writer, HANDLE)
-    path = writer.store.manifest_path(TENANT, HANDLE)
+    path = LocalStore(root).manifest_path(TENANT, HANDLE)
     taken = 0
     for mutant in mutants(path.read_bytes(), inputs, seed):
         path.write_bytes(mutant)
@@ -41,7 +42,7 @@ def fuzz_blocks(root: Path, inputs: int, seed: int) -> int:
     reader = side(root)
     save(reader, HANDLE)
     manifest = manifest_of(reader, HANDLE)
-    path = reader.store.block_path(TENANT, manifest.revision, manifest.blocks[1].key)
+    path = LocalStore(root).block_path(TENANT, manifest.revision, manifest.blocks[1].key)
     whole = path.read_bytes()
     job, taken = load_job(manifest), 0
     for mutant in mutants(whole, inputs, seed):
@@ -126,7 +127,7 @@ def test_a_manifest_that_says_otherwise_is_refused_or_says_the_same_of_what_is_l
 @pytest.mark.parametrize("data", [b"", b"\n", b"{}", b"[" * 100_000, b"\0" * 70], ids=len)
 def test_odd_files_are_no_manifest(tmp_path: Path, data: bytes) -> None:
     reader = side(tmp_path)
-    path = reader.store.manifest_path(TENANT, HANDLE)
+    path = LocalStore(tmp_path).manifest_path(TENANT, HANDLE)
     path.parent.mkdir(parents=True)
     path.write_bytes(data)
     with pytest.raises(InvalidManifest):
@@ -135,7 +136,7 @@ def test_odd_files_are_no_manifest(tmp_path: Path, data: bytes) -> None:
 
 def test_a_manifest_without_end_is_not_read_into_memory(tmp_path: Path) -> None:
     reader = side(tmp_path)
-    path = reader.store.manifest_path(TENANT, HANDLE)
+    path = LocalStore(tmp_path).manifest_path(TENANT, HANDLE)
     path.parent.mkdir(parents=True)
     with path.open("wb") as file:
         file.truncate(MAX_MANIFEST_BYTES + 1)
