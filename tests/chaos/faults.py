@@ -1,0 +1,67 @@
+"""What is broken, and where: every fault at every message of a turn's transactions, enumerated from a turn that went well."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from itertools import cycle, islice
+
+from tests.chaos.wire import Message, Moment
+
+
+class Kind(StrEnum):
+    KILL_API = "kill_api"
+    KILL_POSTGRES = "kill_postgres"
+    KILL_BACKEND = "kill_backend"
+    CUT = "cut"
+    """Of one connection: the outcome of a COMMIT that was under way is unknown."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fault:
+    kind: Kind
+    moment: Moment
+    number: int
+    """Of the message, counted from the request on."""
+
+    def __str__(self) -> str:
+        return f"{self.kind} {self.moment} message {self.number}"
+
+    def due(self, passed: Sequence[Message]) -> bool:
+        return len(passed) == self.number
+
+
+def all_faults(trace: Sequence[Message]) -> list[Fault]:
+    """Grouped by kind and moment, in the order of the messages."""
+    return [
+        Fault(kind=kind, moment=moment, number=message.number)
+        for kind in Kind
+        for moment in Moment
+        for message in trace
+    ]
+
+
+def choose(trace: Sequence[Message], runs: int) -> list[Fault]:
+    """So many of all: every kind and moment at each commit first, then each message once, killing either, then the rest.
+
+    What does not fit is left out evenly; more than there are come round again.
+    """
+    commits = {message.number for message in trace if message.statement.startswith("COMMIT")}
+    chosen: list[Fault] = []
+    for level in range(4):
+        group = [fault for fault in all_faults(trace) if _level(fault, commits) == level]
+        room = runs - len(chosen)
+        chosen += group if len(group) <= room else spread(group, room)
+    return [*chosen, *islice(cycle(all_faults(trace)), max(0, runs - len(chosen)))]
+
+
+def _level(fault: Fault, commits: set[int]) -> int:
+    if fault.number in commits:
+        return 0
+    kills = (Kind.KILL_API, Kind.KILL_POSTGRES)
+    if fault.kind not in kills or fault.moment is not list(Moment)[fault.number % 2]:
+        return 3
+    return 1 if fault.kind is kills[fault.number // 2 % 2] else 2
+
+
+def spread(faults: Sequence[Fault], count: int) -> list[Fault]:
+    return [faults[index * len(faults) // count] for index in range(count)]

@@ -1,0 +1,160 @@
+"""One fault in one turn: what is counted, what is broken, what the client does then, and what the record must show."""
+
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from itertools import count
+
+from openai import OpenAI
+
+from tests.chaos.checks import Exchange, Violation, broken_chains, violations
+from tests.chaos.client import Ask, Outcome, Told, send, settle
+from tests.chaos.faults import Fault, Kind
+from tests.chaos.rig import API, Rig
+from tests.chaos.wire import Message, Moment, Session, Trap, Watch
+
+QUIET_S = 0.15
+"""Without a message, after the answer: the turn's last transaction is over."""
+POLL_S = 0.005
+
+_numbers = count(1)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Run:
+    kind: Kind
+    moment: Moment
+    at: Message | None
+    """None where the turn was over before."""
+    exchanges: tuple[Exchange, ...]
+    violations: tuple[Violation, ...]
+
+
+@dataclass(slots=True)
+class Tally:
+    """Of all runs, for the report."""
+
+    runs: list[Run] = field(default_factory=list)
+
+    @property
+    def reached(self) -> list[Run]:
+        return [run for run in self.runs if run.at is not None]
+
+    def broken(self) -> Counter[str]:
+        return Counter(violation.kind.value for run in self.runs for violation in run.violations)
+
+    def exchanges(self) -> list[Exchange]:
+        return [exchange for run in self.runs for exchange in run.exchanges]
+
+    def acknowledged(self) -> int:
+        return sum(exchange.told[-1].outcome is Outcome.ANSWERED for exchange in self.exchanges())
+
+    def failed(self) -> int:
+        return sum(exchange.told[-1].outcome is Outcome.FAILED for exchange in self.exchanges())
+
+    def unknown_at_first(self) -> int:
+        """After three tries."""
+        return sum(exchange.told[0].outcome is Outcome.UNKNOWN for exchange in self.exchanges())
+
+
+def trace(rig: Rig, client: OpenAI, *, streamed: bool = False) -> list[Message]:
+    """The messages of a turn that nothing happens to; the turns before it have made what is made once."""
+    conversation = client.conversations.create().id
+    for _ in range(8):
+        assert send(client, _ask(conversation, streamed=streamed)).outcome is Outcome.ANSWERED
+    conversation = _begun(client)[0]
+    _quiet(rig.proxy.watch(API))
+    watch = rig.proxy.watch(API)
+    assert send(client, _ask(conversation, streamed=streamed)).outcome is Outcome.ANSWERED
+    _quiet(watch)
+    rig.proxy.unwatch()
+    return watch.passed
+
+
+def break_once(
+    rig: Rig,
+    client: OpenAI,
+    kind: Kind,
+    moment: Moment,
+    due: Callable[[Sequence[Message]], bool],
+    *,
+    streamed: bool = False,
+) -> Run:
+    """A turn, a turn with the fault in it, and a turn after it, in a conversation of their own."""
+    conversation, first = _begun(client)
+    ask = _ask(conversation, streamed=streamed)
+    _quiet(rig.proxy.watch(API))
+    watch = rig.proxy.watch(API, trap=Trap(due=due, moment=moment, spring=_spring(rig, kind)))
+    told = _send_and_mend(rig, client, ask, watch)
+    rig.proxy.unwatch()
+    later = settle(client, ask)
+    next_ask = _ask(conversation)
+    after = settle(client, next_ask)
+    exchanges = (
+        first,
+        Exchange(ask=ask, told=(told, later)),
+        Exchange(ask=next_ask, told=(after,)),
+    )
+    with rig.database.connect() as conn:
+        found = [*violations(conn, exchanges, rig.engine), *broken_chains(conn)]
+    return Run(kind=kind, moment=moment, at=watch.at, exchanges=exchanges, violations=tuple(found))
+
+
+def sweep(
+    rig: Rig, client: OpenAI, faults: Sequence[Fault], said: Callable[[Run], None] = lambda _: None
+) -> Tally:
+    """Every second turn is streamed."""
+    tally = Tally()
+    for number, fault in enumerate(faults):
+        run = break_once(rig, client, fault.kind, fault.moment, fault.due, streamed=bool(number % 2))
+        tally.runs.append(run)
+        said(run)
+    return tally
+
+
+def _begun(client: OpenAI) -> tuple[str, Exchange]:
+    conversation = client.conversations.create().id
+    ask = _ask(conversation)
+    return conversation, Exchange(ask=ask, told=(settle(client, ask),))
+
+
+def _ask(conversation: str, *, streamed: bool = False) -> Ask:
+    number = next(_numbers)
+    return Ask(conversation=conversation, key=f"key-{number}", text=f"question {number}", streamed=streamed)
+
+
+def _spring(rig: Rig, kind: Kind) -> Callable[[Session], None]:
+    def spring(session: Session) -> None:
+        match kind:
+            case Kind.KILL_API:
+                rig.kill_api()
+            case Kind.KILL_POSTGRES:
+                rig.kill_postgres()
+            case Kind.KILL_BACKEND:
+                rig.kill_backend(session.backend_pid)
+            case Kind.CUT:
+                return  # which the trap does to every connection it springs in
+
+    return spring
+
+
+def _send_and_mend(rig: Rig, client: OpenAI, ask: Ask, watch: Watch) -> Told:
+    """What has died is started while the client tries again: from this thread, which must outlive it."""
+    with ThreadPoolExecutor(1) as pool:
+        sending = pool.submit(send, client, ask)
+        while not (watch.sprung.wait(POLL_S) or sending.done()):
+            continue
+        if not watch.sprung.is_set():
+            _quiet(watch)
+        rig.mend()
+        return sending.result()
+
+
+def _quiet(watch: Watch) -> None:
+    deadline = time.monotonic() + 10
+    while watch.moved.wait(QUIET_S) and time.monotonic() < deadline:
+        watch.moved.clear()
+        if watch.sprung.is_set():
+            return

@@ -1,0 +1,88 @@
+"""A slice of `make chaos` that is the same each time: the reply to each COMMIT that accepts something is lost, by each fault."""
+
+import shutil
+import tempfile
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import pytest
+from openai import OpenAI
+
+from tests.chaos.checks import feed_differs
+from tests.chaos.client import connect
+from tests.chaos.faults import Kind, choose
+from tests.chaos.rig import Rig, rig
+from tests.chaos.sweep import break_once, trace
+from tests.chaos.wire import Message, Moment
+
+APPENDING = "WITH head AS"
+ACCEPTED, PINNED, ANSWERED = 1, 2, 3
+"""The transactions of a turn that append."""
+
+
+@pytest.fixture(scope="module")
+def running() -> Iterator[Rig]:
+    folder = Path(tempfile.mkdtemp(prefix="everturn-chaos-"))
+    folder.chmod(0o711)
+    with rig(folder) as made:
+        yield made
+    shutil.rmtree(folder)
+
+
+@pytest.fixture(scope="module")
+def client(running: Rig) -> Iterator[OpenAI]:
+    made = connect(running.url, running.secrets.tenant)
+    yield made
+    made.close()
+
+
+@pytest.fixture(scope="module")
+def passed(running: Rig, client: OpenAI) -> list[Message]:
+    return trace(running, client)
+
+
+def replies_to_appends(passed: Sequence[Message]) -> list[Message]:
+    """To the COMMIT of each transaction that appended."""
+    replies, appending = [], False
+    for message in passed:
+        appending = appending or message.statement.startswith(APPENDING)
+        if appending and message.statement.startswith("COMMIT") and message.kind == "CommandComplete":
+            replies.append(message)
+            appending = False
+    return replies
+
+
+@pytest.mark.parametrize(
+    ("kind", "step"),
+    [
+        (Kind.KILL_API, PINNED),
+        (Kind.KILL_API, ANSWERED),
+        (Kind.KILL_POSTGRES, ACCEPTED),
+        (Kind.KILL_POSTGRES, ANSWERED),
+        (Kind.KILL_BACKEND, ANSWERED),
+        (Kind.CUT, ACCEPTED),
+    ],
+)
+def test_a_lost_reply_to_a_commit_loses_and_doubles_nothing(
+    running: Rig, client: OpenAI, kind: Kind, step: int
+) -> None:
+    def due(passed: Sequence[Message]) -> bool:
+        replies = replies_to_appends(passed)
+        return len(replies) == step and replies[-1] == passed[-1]
+
+    run = break_once(running, client, kind, Moment.BEFORE, due)
+    assert run.at is not None
+    assert run.violations == ()
+
+
+def test_the_feed_gives_what_is_in_the_table_once(
+    running: Rig, client: OpenAI, passed: list[Message]
+) -> None:
+    with running.database.connect() as conn:
+        assert list(feed_differs(conn)) == []
+
+
+def test_the_sweep_breaks_at_every_message(passed: list[Message]) -> None:
+    chosen = choose(passed, 4 * len(passed))
+    assert {fault.number for fault in chosen} == {message.number for message in passed}
+    assert len(set(chosen)) == len(chosen)
