@@ -1,4 +1,4 @@
-"""Content digests of checkpoint files; a shard is read once per host, then recognised by its stat key."""
+"""Content digests of checkpoint files; a shard is read once per host, then recognised by its stat key, where that can be trusted."""
 
 import json
 import os
@@ -10,6 +10,7 @@ from pathlib import Path
 
 from service.domain import canonical
 from service.domain.errors import InvalidInput
+from workers.kv_connector.mounts import MOUNT_TABLE, Mounts
 
 CHUNK_BYTES = 1 << 22
 CACHE_FILE = "hashes.json"
@@ -33,8 +34,10 @@ def weights_digest(model_path: Path, cache: Path, *, paranoid: bool = False) -> 
 
 def files_digest(paths: Iterable[Path], cache: Path | None, *, paranoid: bool = False) -> str:
     """Over the files' names and bytes. `cache` None reads every byte, as suits small files."""
-    known = {} if paranoid else _load(cache)
     files = sorted(paths)
+    known = {} if paranoid else _load(cache)
+    if known and not _keep_times(files):
+        known = {}
     keys = [_stat_key(path) for path in files]
     unread = [path for path, key in zip(files, keys, strict=True) if key not in known]
     read = dict(zip(unread, _hashed(unread), strict=True))
@@ -42,9 +45,14 @@ def files_digest(paths: Iterable[Path], cache: Path | None, *, paranoid: bool = 
     for path, key in zip(files, keys, strict=True):
         if key != _stat_key(path):
             raise InvalidInput(f"'{path}' changed while it was being hashed; start again.", "model")
-    if cache is not None and read:
+    if cache is not None and read and _keep_times(files):
         _store(cache, _load(cache) | dict(zip(keys, hashes, strict=True)))
     return canonical.digest([[path.name, digest] for path, digest in zip(files, hashes, strict=True)])
+
+
+def _keep_times(files: Iterable[Path]) -> bool:
+    mounts = Mounts.read(MOUNT_TABLE)
+    return all(mounts.keep_times(path) for path in files)
 
 
 def _hashed(paths: Sequence[Path]) -> list[str]:

@@ -49,6 +49,27 @@ def test_a_known_shard_is_not_read_again(tmp_path: Path, monkeypatch: pytest.Mon
     assert weights_digest(model, tmp_path / "cache") == first
 
 
+def test_a_shard_is_read_again_where_the_file_system_makes_up_its_times(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = checkpoint(tmp_path / "a", {"model.safetensors": b"one"})
+    first = weights_digest(model, tmp_path / "cache")
+    table = tmp_path / "mountinfo"
+    table.write_text(f"30 1 0:40 / {tmp_path} rw - fuse.gcsfuse bucket rw\n")
+    monkeypatch.setattr(weights, "MOUNT_TABLE", table)
+    (tmp_path / "cache" / weights.CACHE_FILE).write_text(
+        json.dumps({weights._stat_key(model / "model.safetensors"): "0" * 64})
+    )
+    assert weights_digest(model, tmp_path / "cache") == first
+    (model / "model.safetensors").write_bytes(b"two")
+    second = weights_digest(model, tmp_path / "cache")
+    assert second != first
+    kept = json.loads((tmp_path / "cache" / weights.CACHE_FILE).read_bytes())
+    assert weights._stat_key(model / "model.safetensors") not in kept, (
+        "nor remembered for where it is trusted"
+    )
+
+
 def test_a_shard_rewritten_in_place_with_its_old_times_is_read_again(tmp_path: Path) -> None:
     model = checkpoint(tmp_path / "a", {"model.safetensors": b"one"})
     shard = model / "model.safetensors"
