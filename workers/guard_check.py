@@ -2,7 +2,7 @@
 
 import secrets
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import httpx
@@ -10,11 +10,11 @@ import httpx
 from service.domain.errors import EverturnError
 from service.domain.evidence import REVISION_HEADER, Evidence, KvRequest
 from service.domain.revision import Descriptor
+from workers.foreign_connectors import OURS, unprotected
 from workers.kv_connector.versions import TESTED_VLLM, is_tested
 
 TIMEOUT_S = 60.0
 NOBODY = "rev_" + "0" * 64
-OURS = "EverturnConnector"
 PROBE_BLOCKS = 3
 
 
@@ -36,6 +36,8 @@ class Silent(Exception):
 class GuardCheck:
     http: httpx.Client
     address: str
+    key: str | None = field(default=None, repr=False)
+    """What the engine was given as --api-key."""
 
     def findings(self) -> Iterator[Finding]:
         """One for each check, in the order of the guard's lines; those that cannot be tried any more are failures too."""
@@ -49,6 +51,7 @@ class GuardCheck:
             ("wrong revision", self._wrong_claim),
             ("weights", self._weights_are_fixed),
             ("connector", lambda: _connector(facts)),
+            ("other connectors", lambda: _others(facts)),
             ("vLLM version", lambda: _version(facts)),
             ("block hashes", lambda: self._block_hashes(facts)),
         ):
@@ -151,9 +154,14 @@ class GuardCheck:
     def _ask(
         self, method: str, path: str, body: object = None, headers: dict[str, str] | None = None
     ) -> httpx.Response:
+        authorization = {"authorization": f"Bearer {self.key}"} if self.key else {}
         try:
-            return self.http.request(
-                method, f"{self.address}{path}", json=body, headers=headers, timeout=TIMEOUT_S
+            answer = self.http.request(
+                method,
+                f"{self.address}{path}",
+                json=body,
+                headers=authorization | (headers or {}),
+                timeout=TIMEOUT_S,
             )
         except httpx.HTTPError as error:
             raise Silent(
@@ -161,6 +169,10 @@ class GuardCheck:
             ) from error
         except httpx.InvalidURL as error:
             raise Silent(f"'{self.address}' is no address: give http://HOST:PORT of an engine") from error
+        if answer.status_code == httpx.codes.UNAUTHORIZED:
+            known = "takes another" if self.key else "asks for its"
+            raise Silent(f"the engine {known} --api-key: give --engine-key-file")
+        return answer
 
 
 def _connector(facts: dict[str, Any]) -> tuple[bool, str]:
@@ -173,6 +185,13 @@ def _connector(facts: dict[str, Any]) -> tuple[bool, str]:
             f"{OURS} comes after {names[0]}, which sees requests before their block hashes are rooted: put it first",
         )
     return True, f"{' before '.join(names)}"
+
+
+def _others(facts: dict[str, Any]) -> tuple[bool, str]:
+    names = [name for name in facts["connectors"] if name != OURS]
+    if holes := unprotected(names):
+        return False, "; ".join(holes)
+    return True, f"{', '.join(names)} by rooted block hashes" if names else "none"
 
 
 def _version(facts: dict[str, Any]) -> tuple[bool, str]:

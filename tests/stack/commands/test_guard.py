@@ -1,6 +1,8 @@
 """`everturn guard check` on engines that are protected, half protected, and not at all."""
 
+import re
 from collections.abc import Iterator
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -10,9 +12,14 @@ from stack.ports import find_free_port
 from tests.engines.real import EngineHall, RealEngine
 from tests.workers import fake_api
 from tests.workers.fake_api import FakeApi
-from workers.guard_check import OURS, Finding, _connector, _version
+from workers.foreign_connectors import KNOWN, OURS
+from workers.guard_check import Finding, _connector, _others, _version
 
-CHECKS = ["identity", "wrong revision", "weights", "connector", "vLLM version", "block hashes"]
+FACTORY = "distributed/kv_transfer/kv_connector/factory.py"
+CHECKS = [
+    *("identity", "wrong revision", "weights", "connector"),
+    *("other connectors", "vLLM version", "block hashes"),
+]
 
 
 def failing(printed: str) -> dict[str, str]:
@@ -45,7 +52,7 @@ def test_an_engine_without_our_connector_is_not(
     engine = engine_hall.start(tiny_v12, tmp_path / "kv", instead=example)
     assert main(["guard", "check", engine.url]) == 1
     found = failing(capsys.readouterr().out)
-    assert set(found) == {"identity", "connector", "block hashes"}
+    assert set(found) == {"identity", "connector", "other connectors", "block hashes"}
     assert found["connector"] == "EverturnConnector is not loaded (found: ExampleConnector)"
     engine_hall.stop(engine)
 
@@ -118,6 +125,71 @@ def test_a_connector_before_ours_is_a_hole() -> None:
     holds, detail = _connector({"connectors": ["OffloadingConnector", OURS]})
     assert not holds
     assert "put it first" in detail
+
+
+@pytest.mark.parametrize(
+    ("behind", "words"),
+    [
+        ("NixlConnector", "block number"),
+        ("MooncakeConnector", "pair engines of one revision only"),
+        ("LMCacheConnectorV1", "by tokens alone"),
+        ("ExampleConnector", "take OffloadingConnector"),
+        ("SomebodysConnector", "nobody here knows"),
+    ],
+)
+def test_a_connector_that_block_hashes_do_not_protect_is_named_with_what_to_do(
+    behind: str, words: str
+) -> None:
+    holds, detail = _others({"connectors": [OURS, "OffloadingConnector", behind]})
+    assert not holds
+    assert detail.startswith(f"{behind} is NOT protected: ")
+    assert words in detail
+    assert "OffloadingConnector is NOT" not in detail
+
+
+def test_connectors_that_go_by_block_hashes_are_protected() -> None:
+    assert _others({"connectors": [OURS, "OffloadingConnector", "MooncakeStoreConnector"]})[0]
+    assert _others({"connectors": [OURS]}) == (True, "none")
+
+
+def test_every_connector_that_vllm_registers_is_known_or_called_unknown() -> None:
+    """A later vLLM may bring one: then this fails, and someone reads how it names KV."""
+    vllm = find_spec("vllm")
+    assert vllm is not None
+    assert vllm.submodule_search_locations is not None
+    source = (Path(vllm.submodule_search_locations[0]) / FACTORY).read_text()
+    registered = set(re.findall(r'register_connector\(\s*"(\w+)"', source))
+    assert registered - {"MultiConnector"} - set(KNOWN) == {
+        "ExampleHiddenStatesConnector",
+        "HiSparseConnector",
+        "LMCacheMPConnector",
+    }
+
+
+@pytest.mark.engine
+def test_an_engine_with_a_key_is_checked_with_it(
+    engine_hall: EngineHall, tiny_v12: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    engine = engine_hall.start(tiny_v12, tmp_path / "kv", env={"VLLM_API_KEY": "s3cret"})
+    (tmp_path / "key").write_text("s3cret\n")
+    (tmp_path / "wrong").write_text("another")
+    assert main(["guard", "check", engine.url, "--engine-key-file", str(tmp_path / "key")]) == 0
+    assert "s3cret" not in capsys.readouterr().out
+    assert main(["guard", "check", engine.url]) == 1
+    assert "asks for its --api-key: give --engine-key-file" in capsys.readouterr().out
+    assert main(["guard", "check", engine.url, "--engine-key-file", str(tmp_path / "wrong")]) == 1
+    assert "takes another --api-key" in capsys.readouterr().out
+    engine_hall.stop(engine)
+
+
+@pytest.mark.parametrize("content", [None, b"", b" \n", b"two keys", b"\xff"])
+def test_a_key_file_that_holds_no_key_is_refused(
+    tmp_path: Path, content: bytes | None, capsys: pytest.CaptureFixture[str]
+) -> None:
+    if content is not None:
+        (tmp_path / "key").write_bytes(content)
+    assert main(["guard", "check", "http://127.0.0.1:1", "--engine-key-file", str(tmp_path / "key")]) == 1
+    assert "--engine-key-file" in capsys.readouterr().err
 
 
 def test_an_untested_vllm_is_not_protected() -> None:
