@@ -39,7 +39,8 @@ class EngineOptions:
     zygote: Path | None
     threads: int
     cores: str | None
-    kv_cache_bytes: int
+    kv_cache_bytes: int | None
+    """None leaves it to what suits the platform."""
     start_timeout_s: float
     drain_timeout_s: float
     shutdown_timeout_s: int
@@ -182,7 +183,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--zygote", type=Path, help="socket of a running workers.engine_zygote")
     add("--threads", type=int, default=1, help="OMP_NUM_THREADS")
     add("--cores", help="VLLM_CPU_OMP_THREADS_BIND, such as 0 or 0-3")
-    add("--kv-cache-memory-bytes", type=int, default=512 * 2**20)
+    add("--kv-cache-memory-bytes", type=int, help="default: 512 MiB on a CPU, else as vLLM chooses")
     add("--start-timeout", type=float, default=1800.0, help="seconds until the model must be loaded")
     add("--drain-timeout", type=float, default=60.0, help="seconds for running requests after SIGTERM")
     add("--shutdown-timeout", type=int, default=30, help="seconds that vLLM itself waits for requests")

