@@ -65,6 +65,15 @@ class EngineProbe:
             raise EngineFailed(f"the engine claims {claimed}, but measured {identity.descriptor.digest}")
         return identity
 
+    def unmeasured(self) -> str | None:
+        """Why it has no revision any more, once it says that it has none."""
+        try:
+            answer = self.http.get(f"{self.address}/everturn/identity", timeout=TIMEOUT_S)
+            error = answer.json().get("error") or {}
+            return str(error["message"]) if error.get("type") == "unmeasured" else None
+        except (httpx.TransportError, ValueError, KeyError, TypeError, AttributeError):
+            return None
+
     def running(self) -> int | None:
         """Requests that are not answered yet; None when it does not say."""
         try:

@@ -35,7 +35,7 @@ from workers.engine_probe import EngineProbe, Health, Identity
 from workers.fleet_client import FleetClient, Registration
 from workers.kv_connector.weights import weights_digest
 from workers.membership import Membership
-from workers.vllm_command import PROGRAM, vllm_command, with_private_adapters
+from workers.vllm_command import PROGRAM, built_for_cpus, vllm_command, with_private_adapters
 from workers.zygote_engine import ZygoteEngine
 
 T = TypeVar("T")
@@ -117,10 +117,12 @@ class Launcher:
             raise EngineFailed(f"{what} ({self._process.end_of()}): {self._process.last_words()}")
 
     def _look(self, before: Health) -> Health:
-        """A broken engine ends; a silent one gets no heartbeat, and leaves the fleet when its lease ends."""
+        """A broken engine ends, and one that lost its revision; a silent one gets no heartbeat, and leaves with its lease."""
         health = self._probe.health()
         if health is Health.BROKEN:
             raise EngineFailed(f"the engine broke: {self._process.last_words()}")
+        if health is Health.GOOD and (why := self._probe.unmeasured()):
+            raise EngineFailed(f"the engine is no longer what it is registered as: {why}")
         if health is not before:
             log.warning("the engine's health is %s", health)
         return health
@@ -193,7 +195,7 @@ class Launcher:
 
 def _start(options: EngineOptions, boot: BootId, weights: str) -> Watched:
     """Must be called from the main thread: Linux ends a child with the thread that started it."""
-    command = vllm_command(options, boot, os.environ, weights=weights)
+    command = vllm_command(options, boot, os.environ, weights=weights, cpu=built_for_cpus())
     plain = Program(
         name=options.name,
         argv=[sys.executable, "-m", PROGRAM, *command.arguments],

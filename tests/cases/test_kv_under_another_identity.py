@@ -1,6 +1,6 @@
 """KV under another identity: every way in which an operator can change a model, each with the right outcome, on real vLLM.
 
-K6, adapters, has a file of its own.
+K5's updates in place and K6, adapters, have files of their own.
 """
 
 import json
@@ -185,7 +185,7 @@ def test_k4_a_payload_rearranged_at_equal_size_is_refused(
 
 
 @pytest.mark.engine
-def test_k5_warm_equals_cold_before_an_upgrade_and_after_it(
+def test_k5_warm_equals_cold_before_an_engine_is_replaced_and_after_it(
     v12_engine: RealEngine, second_v12_engine: RealEngine, v13_engine: RealEngine
 ) -> None:
     ids = prompt("five runs")

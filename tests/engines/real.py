@@ -163,7 +163,7 @@ class EngineHall:
 
         `behind`, `instead`: another connector's config, beside ours in vLLM's MultiConnector, or in its place.
         `weights`: their digest before they are loaded, as the launcher has it.
-        `connector`, `middleware`: names of classes in tests.engines.switched_off, in the place of ours.
+        `connector`, `middleware`: names of classes in tests.engines.switched_off, in the place of ours; or a connector's with its module.
         """
         options = _options(model, store, self._folder, find_free_port(), extra)
         options = replace(options, contracts=contracts, adapters=tuple((adapters or {}).items()))
@@ -175,7 +175,8 @@ class EngineHall:
         at = arguments.index("--kv-transfer-config") + 1
         transfer = json.loads(arguments[at]) | {"kv_load_failure_policy": kv_load_failure_policy}
         if connector is not None:
-            transfer |= {"kv_connector": connector, "kv_connector_module_path": SWITCHED_OFF}
+            module, _, name = connector.rpartition(".")
+            transfer |= {"kv_connector": name, "kv_connector_module_path": module or SWITCHED_OFF}
         if middleware is not None:
             arguments[arguments.index("--middleware") + 1] = f"{SWITCHED_OFF}.{middleware}"
         arguments[at] = json.dumps(instead or (_both(transfer, behind) if behind else transfer))

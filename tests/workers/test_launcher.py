@@ -58,6 +58,17 @@ def test_heartbeats_come_three_times_a_lease(launched: Launched, api: FakeApi) -
     assert 0.8 < time.monotonic() - began < 4.0
 
 
+def test_an_engine_whose_weights_changed_in_place_ends_and_leaves(launched: Launched, api: FakeApi) -> None:
+    serve(launched, api)
+    launched.behave(
+        identity_status=503, identity={"error": {"type": "unmeasured", "message": "weights changed"}}
+    )
+    until(lambda: not api.known, "it never left")
+    status, error = launched.end()
+    assert status == 1
+    assert "the engine is no longer what it is registered as: weights changed" in error
+
+
 def test_an_unknown_boot_registers_again_under_the_same_id(launched: Launched, api: FakeApi) -> None:
     serve(launched, api)
     (boot,) = api.known

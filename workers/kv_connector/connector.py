@@ -34,11 +34,14 @@ from workers.kv_connector.identity import block_tensors, measure
 from workers.kv_connector.jobs import Jobs
 from workers.kv_connector.loading import Loader
 from workers.kv_connector.messages import Measurement, StepJobs, StepOutcomes
+from workers.kv_connector.model_in_memory import models_in_memory
 from workers.kv_connector.paged import PagedBlocks
 from workers.kv_connector.reports import Reports
 from workers.kv_connector.saving import Saver
 from workers.kv_connector.scheduler import SchedulerSide
 from workers.kv_connector.store_address import open_store
+from workers.kv_connector.watching import WatchClient, WatchServer, address_of
+from workers.kv_connector.weights_watch import WeightsWatch
 from workers.kv_connector.worker import STALLED_AFTER_S, Settled, WorkerSide
 
 logger = logging.getLogger("vllm.everturn")
@@ -64,6 +67,7 @@ class EverturnConnector(KVConnectorBase_V1, SupportsHMA):  # type: ignore[misc]
         self._store = open_store(_setting(extra, "store"))
         self._measurement: Measurement | None = None
         self._worker: WorkerSide | None = None
+        self._watch_server: WatchServer | None = None
         self._settled = Settled()
         self._idle = False
         if role == KVConnectorRole.SCHEDULER:
@@ -86,6 +90,9 @@ class EverturnConnector(KVConnectorBase_V1, SupportsHMA):  # type: ignore[misc]
 
     @never_raises(lambda self, error, *_: self._unmeasured(error))
     def register_kv_caches(self, kv_caches: dict[str, torch.Tensor]) -> None:
+        watch = WeightsWatch(models_in_memory(self._vllm_config))
+        rank = self._vllm_config.parallel_config.rank
+        self._watch_server = WatchServer(address_of(self._boot, rank), watch)
         own, stops = measure(
             self._vllm_config,
             self._kv_cache_config,
@@ -105,18 +112,25 @@ class EverturnConnector(KVConnectorBase_V1, SupportsHMA):  # type: ignore[misc]
             tensors=json.dumps([asdict(tensor) for tensor in tensors]),
             error=None,
             stop_token_ids=stops,
+            watched=True,
         )
         paged = PagedBlocks(own, tensors, kv_caches)
         self._worker = WorkerSide(
             paged,
-            Loader(self._store, paged),
-            Saver(self._store, paged, self._boot),
+            Loader(self._store, paged, watch.look),
+            Saver(self._store, paged, self._boot, watch.look),
             stalled_after_s=self._stalled_after_s,
         )
 
     def _unmeasured(self, error: Exception) -> None:
         text = str(error) if isinstance(error, EverturnError) else f"{type(error).__name__}: {error}"
-        self._measurement = Measurement(descriptor=None, tensors="[]", error=text, stop_token_ids=())
+        self._measurement = Measurement(
+            descriptor=None,
+            tensors="[]",
+            error=text,
+            stop_token_ids=(),
+            watched=self._watch_server is not None,
+        )
 
     def get_handshake_metadata(self) -> KVConnectorHandshakeMetadata | None:
         return self._measurement
@@ -127,6 +141,8 @@ class EverturnConnector(KVConnectorBase_V1, SupportsHMA):  # type: ignore[misc]
     ) -> None:
         ranks = [metadata[rank] for rank in sorted(metadata)]
         first = ranks[0]
+        if isinstance(first, Measurement) and first.watched:
+            self._scheduler.watch(WatchClient(address_of(self._boot, 0)).changes)
         if not isinstance(first, Measurement) or first.descriptor is None or any(r != first for r in ranks):
             errors = {r.error or "a rank measured otherwise" for r in ranks if isinstance(r, Measurement)}
             reason = "; ".join(sorted(errors)) or "no rank has measured itself"
@@ -223,6 +239,8 @@ class EverturnConnector(KVConnectorBase_V1, SupportsHMA):  # type: ignore[misc]
         return None if outcomes is None else StepOutcomes(outcomes)
 
     def shutdown(self) -> None:
+        if self._watch_server is not None:
+            self._watch_server.close()
         if self._worker is not None:
             self._worker.shutdown()
 

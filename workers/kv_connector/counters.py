@@ -27,6 +27,7 @@ class Count(StrEnum):
     PUBLISHED_BYTES = "published_bytes"
     PUBLISH_FAILURES = "publish_failures"
     PUBLISH_DROPPED = "publish_dropped"
+    WEIGHT_CHANGES = "weight_changes"
 
 
 HELP = {
@@ -40,6 +41,7 @@ HELP = {
     Count.PUBLISHED: "Artifacts published.",
     Count.PUBLISHED_BYTES: "Bytes of the artifacts published.",
     Count.PUBLISH_FAILURES: "Publications that were asked for and did not happen.",
+    Count.WEIGHT_CHANGES: "Times that the weights in memory were found to be others than those measured.",
     Count.PUBLISH_DROPPED: "Those of them not tried, as too many waited or the store did not answer.",
 }
 

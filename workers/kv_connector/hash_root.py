@@ -16,10 +16,15 @@ NO_TENANT = "-"
 class HashRoot:
     def __init__(self, nonce: str) -> None:
         """`nonce`: of this boot alone, for as long as the revision is unknown: then KV is shared with no other boot."""
+        self._nonce = nonce
         self._identity = f"unmeasured {nonce}"
 
     def identify(self, revision: RevisionDigest) -> None:
         self._identity = revision
+
+    def disown(self, change: int) -> None:
+        """The weights were changed in place, for the `change`th time: what was computed before is not found any more."""
+        self._identity = f"changed {change} {self._nonce}"
 
     def salt(self, tenant: str | None, callers: str | None) -> str:
         """Whatever salt the caller gave, or forgot, only divides further what revision and tenant divide."""

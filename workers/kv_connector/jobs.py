@@ -7,6 +7,8 @@ from service.domain.contract import Contract
 from service.domain.evidence import Loaded, Published, Refusal
 from service.domain.revision import Descriptor, RevisionDigest
 
+WEIGHTS_CHANGED = "its weights were changed in place after they were measured; start it anew to measure them"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Waiver:

@@ -1,7 +1,7 @@
 """Reads an admitted artifact's blocks into the KV cache, and trusts none of them: every block is checked before it is copied."""
 
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from service.domain.artifact import Block, RefusalReason, refused_by_contract
@@ -9,7 +9,7 @@ from service.domain.evidence import Loaded, Refusal
 from workers.kv_connector.adapters import effective
 from workers.kv_connector.block_file import BlockHeader, BlockUnreadable
 from workers.kv_connector.holds import GivenUp, Hold
-from workers.kv_connector.jobs import LoadJob
+from workers.kv_connector.jobs import WEIGHTS_CHANGED, LoadJob
 from workers.kv_connector.lanes import Lanes
 from workers.kv_connector.paged import PagedBlocks, memory
 from workers.kv_connector.store import LONGEST_TRANSFER_S, BlockStore
@@ -26,9 +26,13 @@ class Unfit(Exception):
 
 
 class Loader:
-    def __init__(self, store: BlockStore, paged: PagedBlocks) -> None:
+    def __init__(
+        self, store: BlockStore, paged: PagedBlocks, weight_changes: Callable[[], int] = lambda: 0
+    ) -> None:
+        """`weight_changes`: how often the weights were changed in place since they were measured."""
         self._store = store
         self._paged = paged
+        self._weight_changes = weight_changes
         self._lanes = Lanes("everturn-read", width=store.parallel_reads)
 
     def load(self, job: LoadJob, mark: Any, hold: Hold | None = None) -> Loaded | Refusal:
@@ -58,6 +62,8 @@ class Loader:
 
     def _check_may_read(self, job: LoadJob) -> None:
         """Once more what the scheduler side has checked, before the bytes are read and after."""
+        if self._weight_changes():
+            raise Unfit(RefusalReason.REVISION_UNKNOWN, WEIGHTS_CHANGED)
         now_ms = time.time_ns() // 1_000_000
         if now_ms >= job.expires_ms:
             raise Unfit(

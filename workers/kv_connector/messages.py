@@ -34,3 +34,5 @@ class Measurement(KVConnectorHandshakeMetadata):  # type: ignore[misc]
     tensors: str
     error: str | None
     stop_token_ids: tuple[int, ...]
+    watched: bool
+    """Whether the rank looks at its weights when asked."""

@@ -20,7 +20,7 @@ from workers.kv_connector.adapter_front import LOAD_ROUTE, UNLOAD_ROUTE, Adapter
 from workers.kv_connector.counters import as_prometheus, read_counters
 from workers.kv_connector.guard_facts import guard_facts
 from workers.kv_connector.rendering import Carried, Message, Rendered, load_tokenizer, render
-from workers.kv_connector.reports import read_attempt, read_identity
+from workers.kv_connector.reports import KnownIdentity, read_attempt
 from workers.kv_connector.store_address import open_store
 
 Scope = MutableMapping[str, Any]
@@ -73,7 +73,7 @@ class EverturnMiddleware:
         self._app = app
         self._run_dir = _folder("EVERTURN_RUN_DIR")
         self._store = open_store(_setting("EVERTURN_STORE"))
-        self._identity: dict[str, Any] | None = None
+        self._identity = KnownIdentity(self._run_dir)
         self._tokenizer: Any = None
         self._rendering = Lock()
         self._adapters = AdapterFront(_folder("EVERTURN_RUN_DIR"))
@@ -140,13 +140,8 @@ class EverturnMiddleware:
         return scope, _replayed(body, receive), self._adapters.identity(identity, body, loaded)
 
     def _measured(self) -> dict[str, Any]:
-        if self._identity is not None:
-            return self._identity
-        identity = read_identity(self._run_dir)
-        if identity is None:
-            return {"boot": None, "revision": None, "error": "the engine has not measured itself yet"}
-        self._identity = identity
-        return identity
+        unmeasured = {"boot": None, "revision": None, "error": "the engine has not measured itself yet"}
+        return self._identity.read() or unmeasured
 
     def _check_claims(self, scope: Scope, identity: dict[str, Any]) -> None:
         wanted = _header(scope, REVISION_HEADER)

@@ -42,9 +42,24 @@ class Reports:
             oldest.unlink(missing_ok=True)
 
 
-def read_identity(run_dir: Path) -> dict[str, Any] | None:
-    """None until the engine has measured itself."""
-    return _read(run_dir / "identity.json")
+class KnownIdentity:
+    """What the engine measured of itself, read anew once it says otherwise: its weights may be changed in place."""
+
+    def __init__(self, run_dir: Path) -> None:
+        self._path = run_dir / "identity.json"
+        self._read_at: tuple[int, int] | None = None
+        self._identity: dict[str, Any] | None = None
+
+    def read(self) -> dict[str, Any] | None:
+        """None until the engine has measured itself."""
+        try:
+            status = self._path.stat()
+        except FileNotFoundError:
+            return None
+        at = status.st_ino, status.st_mtime_ns
+        if at != self._read_at:
+            self._read_at, self._identity = at, _read(self._path)
+        return self._identity
 
 
 def read_attempt(run_dir: Path, attempt: str) -> tuple[dict[str, Any], bool] | None:

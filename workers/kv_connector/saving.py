@@ -1,7 +1,7 @@
 """Publishes a finished request's blocks: each block once, whole and synced, and the manifest last."""
 
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
@@ -12,7 +12,7 @@ from service.domain.revision import Descriptor, RevisionDigest
 from workers.kv_connector.adapters import effective
 from workers.kv_connector.block_file import BlockHeader, BlockUnreadable, checksum
 from workers.kv_connector.holds import GivenUp, Hold
-from workers.kv_connector.jobs import SaveBlock, SaveJob
+from workers.kv_connector.jobs import WEIGHTS_CHANGED, SaveBlock, SaveJob
 from workers.kv_connector.lanes import Lanes
 from workers.kv_connector.paged import PagedBlocks, memory
 from workers.kv_connector.store import LONGEST_TRANSFER_S, BlockStore
@@ -25,10 +25,18 @@ TRIES = 2
 
 
 class Saver:
-    def __init__(self, store: BlockStore, paged: PagedBlocks, boot: BootId) -> None:
+    def __init__(
+        self,
+        store: BlockStore,
+        paged: PagedBlocks,
+        boot: BootId,
+        weight_changes: Callable[[], int] = lambda: 0,
+    ) -> None:
+        """`weight_changes`: how often the weights were changed in place since they were measured."""
         self._store = store
         self._paged = paged
         self._boot = boot
+        self._weight_changes = weight_changes
         self._lanes = Lanes("everturn-write", width=LANES)
 
     def save(self, job: SaveJob, mark: Any, hold: Hold | None = None) -> Published | str:
@@ -38,6 +46,8 @@ class Saver:
         try:
             stored = self._write(job, own.digest, mark, hold)
             hold.require()
+            if self._weight_changes():
+                return WEIGHTS_CHANGED
             if time.monotonic() > started + LONGEST_TRANSFER_S:
                 return f"writing its blocks took longer than {LONGEST_TRANSFER_S:g} s"
             return self._publish(job, own, stored)

@@ -6,7 +6,7 @@ A request's life here: arrived (its block hashes rooted) -> matched (decide once
 
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -28,7 +28,7 @@ from workers.kv_connector.adapters import NO_ADAPTER, Adapters
 from workers.kv_connector.contract_folder import ContractFolder
 from workers.kv_connector.counters import Count, Counters
 from workers.kv_connector.hash_root import HashRoot
-from workers.kv_connector.jobs import Jobs, LoadJob, Outcomes, SaveJob, Waiver
+from workers.kv_connector.jobs import WEIGHTS_CHANGED, Jobs, LoadJob, Outcomes, SaveJob, Waiver
 from workers.kv_connector.offers import read_offer
 from workers.kv_connector.reports import Reports
 from workers.kv_connector.save_planning import Dropped, SavePlanner
@@ -61,6 +61,9 @@ class SchedulerSide:
         self._contracts = contracts or ContractFolder(None)
         self._adapters = adapters or Adapters(None)
         self._own: Descriptor | None = None
+        self._unknown = "this engine has not measured itself"
+        self._look_at_weights: Callable[[], int] = lambda: 0
+        self._weight_changes = 0
         self._tensors: tuple[Tensor, ...] = ()
         self._tracked: dict[str, Tracked] = {}
         self._loads: list[LoadJob] = []
@@ -73,9 +76,17 @@ class SchedulerSide:
         self._own, self._tensors = own, tensors
         self._root.identify(own.digest)
 
+    def watch(self, weight_changes: Callable[[], int]) -> None:
+        """How often the weights were changed in place: asked before a request is looked up anywhere, and when it has ended.
+
+        Where that fails the request shares KV with none, and publishes nothing.
+        """
+        self._look_at_weights = weight_changes
+
     def arrived(self, request: Any) -> None:
         """Every request, also one that does not speak to us."""
         try:
+            self._heed(self._look_at_weights())
             tracked = self._track(request)
             divide_prefix_cache(request, tracked, self._computed_under(request)[0])
         except Exception:
@@ -130,6 +141,7 @@ class SchedulerSide:
         tracked = self._track(request)
         if tracked is None:
             return False
+        self._heed(self._look_at_weights())
         tracked.ended = True
         if not tracked.loading and tracked.evidence.loaded is None and tracked.evidence.refusal is None:
             self._counters.add(Count.MISSES)
@@ -165,6 +177,30 @@ class SchedulerSide:
             self._learned_load(request_id, loaded)
         for request_id, saved in outcomes.saved.items():
             self._learned_save(request_id, saved)
+
+    def _heed(self, weight_changes: int) -> None:
+        """Weights changed in place: from now on nobody knows what this engine is, and it computes on nothing of before."""
+        if weight_changes <= self._weight_changes:
+            return
+        self._weight_changes = weight_changes
+        self._own, self._unknown = None, WEIGHTS_CHANGED
+        self._root.disown(weight_changes)
+        self._counters.add(Count.WEIGHT_CHANGES)
+        for tracked in self._tracked.values():
+            self._disown(tracked)
+        try:
+            self._reports.write_identity({"boot": self._boot, "revision": None, "error": WEIGHTS_CHANGED})
+        except OSError:
+            logger.exception("Everturn could not tell its front that the revision is unknown")
+
+    def _disown(self, tracked: Tracked) -> None:
+        """What it is offered and has not begun to load; the worker side refuses what it has."""
+        tracked.own, tracked.unknown = None, WEIGHTS_CHANGED
+        tracked.evidence = replace(tracked.evidence, revision=None)
+        if tracked.admitted is not None and not tracked.loading and tracked.evidence.loaded is None:
+            tracked.admitted = None
+            self._refuse(tracked, Refused(reason=RefusalReason.REVISION_UNKNOWN, detail=WEIGHTS_CHANGED))
+        self._report(tracked)
 
     def broke(self, request: Any, error: Exception, *, waiting_for_load: bool = False) -> None:
         """After a hook failed on this request: refuse what it was offered, publish nothing, and say so."""
@@ -213,7 +249,7 @@ class SchedulerSide:
     def _computed_under(self, request: Any) -> tuple[Descriptor | None, str]:
         """The engine's own descriptor with the request's adapter in it, or None and why."""
         if self._own is None:
-            return None, "this engine has not measured itself"
+            return None, self._unknown
         try:
             return self._adapters.of(self._own, self._adapters.measure(request.lora_request)), ""
         except InvalidInput as error:

@@ -85,17 +85,18 @@ class WorkerSide:
             )
             self._loaded.put((request_id, lost))
             self._running += 1
-        if not jobs.loads and not jobs.saves:
+        transfers: tuple[LoadJob | SaveJob, ...] = (*jobs.loads, *jobs.saves)
+        if not transfers:
             return
-        self._running += len(jobs.loads) + len(jobs.saves)
+        self._running += len(transfers)
         try:
             mark = self._paged.mark()
         except Exception as error:  # the engine holds the requests' blocks until every job is answered
             logger.exception("Everturn could not start the step's KV transfers")
-            for job in (*jobs.loads, *jobs.saves):
+            for job in transfers:
                 self._answer(job, f"{type(error).__name__}: {error}", RefusalReason.INTERNAL_ERROR)
             return
-        for job in (*jobs.loads, *jobs.saves):
+        for job in transfers:
             transfer = _Transfer(job=job, since=time.monotonic())
             with self._lock:
                 self._transfers.append(transfer)
@@ -107,14 +108,13 @@ class WorkerSide:
         if idle and self._running and self._loaded.empty() and self._saved.empty():
             self._news.wait(IDLE_WAIT_S)
         self._news.clear()
-        stalled = self._give_up_what_hangs()
+        before, self._stalled = self._stalled, self._give_up_what_hangs()
         settled = Settled(
             loaded=dict(_drain(self._loaded)),
             saved=dict(_drain(self._saved)),
-            stalled=stalled,
-            news=stalled is not self._stalled,
+            stalled=self._stalled,
+            news=before is not self._stalled,
         )
-        self._stalled = stalled
         self._running -= len(settled.loaded) + len(settled.saved)
         return settled
 

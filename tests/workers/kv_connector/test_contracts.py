@@ -16,7 +16,7 @@ from service.domain.evidence import Evidence, Loaded, Refusal
 from service.domain.revision import Descriptor
 from tests.domain.descriptors import V12, V13, with_kv
 from tests.workers.kv_connector.paged_fakes import SIZE, Side, load_job, manifest_of, save, side
-from tests.workers.kv_connector.test_scheduler import HANDLE, request
+from tests.workers.kv_connector.scenes import HANDLE, request
 from workers.kv_connector.contract_folder import ContractFolder
 from workers.kv_connector.counters import Counters
 from workers.kv_connector.hash_root import HashRoot

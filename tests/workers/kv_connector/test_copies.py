@@ -13,14 +13,17 @@ from pathlib import Path
 import pytest
 import torch
 
-from service.domain.artifact import ArtifactId, RefusalReason
+from service.domain.artifact import ArtifactId, BootId, RefusalReason
 from service.domain.evidence import Loaded, Published, Refusal
 from service.domain.revision import Descriptor
 from tests.domain.descriptors import V13, with_text
 from tests.workers.kv_connector.paged_fakes import TENANT, Side, load_job, manifest_of, save, side
 from tests.workers.kv_connector.stores import Hands
 from workers.kv_connector.block_file import BLOCK_FORMAT, LENGTH_BYTES, SEAL_BYTES, BlockHeader
+from workers.kv_connector.jobs import WEIGHTS_CHANGED
+from workers.kv_connector.loading import Loader
 from workers.kv_connector.local_store import LocalStore
+from workers.kv_connector.saving import Saver
 from workers.kv_connector.store import (
     LONGEST_TRANSFER_S,
     BlockStore,
@@ -301,3 +304,23 @@ def test_a_block_header_of_another_format_is_not_read(tmp_path: Path) -> None:
 
 def _no_space(_manifest: object) -> bool:
     raise OSError(28, os.strerror(28))
+
+
+def test_weights_that_changed_in_place_refuse_a_load_also_after_the_last_byte(tmp_path: Path) -> None:
+    save(side(tmp_path), HANDLE)
+    reader = side(tmp_path, seed=1)
+    for seen in ([1], [0, 1]):
+        changes = iter(seen)
+        loader = Loader(reader.store, reader.paged, lambda changes=changes: next(changes))  # type: ignore[misc]
+        assert (
+            reason(loader.load(load_job(manifest_of(reader, HANDLE)), None)) is RefusalReason.REVISION_UNKNOWN
+        )
+        assert next(changes, None) is None
+
+
+def test_weights_that_changed_in_place_publish_nothing(tmp_path: Path) -> None:
+    writer = side(tmp_path)
+    changed = dataclasses.replace(writer, saver=Saver(writer.store, writer.paged, BootId("boot"), lambda: 1))
+    assert save(changed, HANDLE) == WEIGHTS_CHANGED
+    with pytest.raises(FileNotFoundError):
+        manifest_of(writer, HANDLE)

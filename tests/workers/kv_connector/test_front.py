@@ -97,6 +97,18 @@ def test_before_it_is_measured_no_claim_is_right(front: Front) -> None:
     assert front.ask("POST", "/v1/completions", headers={"X-Everturn-Revision": V13.digest})[0] == 409
 
 
+def test_once_its_weights_changed_in_place_no_claim_is_right_any_more(front: Front) -> None:
+    measured(front)
+    claim = {"x-everturn-revision": V12.digest}
+    assert front.ask("POST", "/v1/completions", headers=claim)[0] == 200
+    front.reports.write_identity({"boot": BOOT, "revision": None, "error": "changed"})
+    status, body = front.ask("POST", "/v1/completions", headers=claim)
+    assert (status, json.loads(body)["error"]["measured"]) == (409, None)
+    status, body = front.ask("GET", "/everturn/identity")
+    assert (status, json.loads(body)["error"]["type"]) == (503, "unmeasured")
+    assert front.ask("POST", "/v1/completions")[0] == 200, "it still serves whoever claims nothing"
+
+
 def test_what_happened_is_shown_as_prometheus_text(front: Front) -> None:
     counters = Counters(front.run_dir)
     counters.add(Count.HITS)

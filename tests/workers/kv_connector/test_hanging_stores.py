@@ -12,6 +12,8 @@ import torch
 
 from service.domain.artifact import ArtifactId, MadeBy, RefusalReason, block_keys
 from service.domain.evidence import Loaded, Published, Refusal
+from tests.engines.offers import published, refusal_of
+from tests.engines.real import EngineHall, RealEngine, Reply, new_handle
 from tests.workers.kv_connector.paged_fakes import (
     SIZE,
     TENANT,
@@ -22,11 +24,13 @@ from tests.workers.kv_connector.paged_fakes import (
     save,
     side,
 )
+from tests.workers.kv_connector.prompts import prompt
 from workers.kv_connector.jobs import Jobs, LoadJob, SaveBlock, SaveJob
 from workers.kv_connector.worker import Settled, WorkerSide
 
 HANDLE = "kv_0123456789"
 PATIENCE_S = 0.2
+FLAG = "hangs"
 DEADLINE_S = 30.0
 
 
@@ -127,11 +131,12 @@ def test_a_save_that_hangs_is_given_up_and_never_copies_blocks_that_went_back(
     hang(monkeypatch, engine, gate, "put_block")
     copied: list[int] = []
     copy_out = engine.paged.copy_out
-    monkeypatch.setattr(
-        engine.paged,
-        "copy_out",
-        lambda block_id, buffer: (copied.append(block_id), copy_out(block_id, buffer)),
-    )
+
+    def counted(block_id: int, buffer: torch.Tensor) -> None:
+        copied.append(block_id)
+        copy_out(block_id, buffer)
+
+    monkeypatch.setattr(engine.paged, "copy_out", counted)
     many = saving(engine)
     many = replace(many, blocks=many.blocks * 8)
     worker.start(Jobs(saves=(many,)))
@@ -206,3 +211,43 @@ def test_a_transfer_that_has_not_waited_long_is_not_given_up_with_another_that_h
     settled = until(worker, lambda s: "young" in s.loaded)
     assert isinstance(settled.loaded["young"], Loaded)
     assert settled.stalled
+
+
+def wait_until_it_carries(engine: RealEngine, ids: list[int], handle: str) -> Reply:
+    deadline = time.monotonic() + DEADLINE_S
+    while (reply := engine.cold(ids, offer=handle, publish=new_handle())).known.loaded is None:
+        assert time.monotonic() < deadline, reply.known
+    return reply
+
+
+@pytest.mark.engine
+def test_an_engine_serves_on_while_its_store_hangs_and_carries_kv_again_afterwards(
+    engine_hall: EngineHall, tiny_v12: Path, v12_engine: RealEngine
+) -> None:
+    engine = engine_hall.start(tiny_v12, v12_engine.store, connector="tests.engines.hanging.Hanging")
+    ids = prompt("hanging store")
+    handle = published(v12_engine, ids)
+    cold = engine.cold(ids)
+
+    (engine.run_dir / FLAG).touch()
+    saving = engine.cold(ids, publish=new_handle())
+    assert saving.known.publish_failure == "the store moved no block for 1 s", "with nobody asking meanwhile"
+    assert (saving.status, saving.tokens) == (200, cold.tokens)
+    (engine.run_dir / FLAG).unlink()
+    wait_until_it_carries(engine, ids, handle)
+
+    (engine.run_dir / FLAG).touch()
+    loading = engine.cold(ids, offer=handle)
+    assert loading.status == 500
+    assert refusal_of(loading).reason is RefusalReason.STORE_UNREACHABLE
+    offered, silent = engine.cold(ids, offer=handle), engine.cold(ids, publish=new_handle())
+    assert refusal_of(offered).reason is RefusalReason.STORE_UNREACHABLE
+    assert silent.known.publish_failure == "the store does not answer"
+    for reply in (offered, silent, engine.cold(ids)):
+        assert (reply.status, reply.tokens, reply.logprobs) == (200, cold.tokens, cold.logprobs)
+
+    (engine.run_dir / FLAG).unlink()
+    again = wait_until_it_carries(engine, ids, handle)
+    assert (again.tokens, again.logprobs) == (cold.tokens, cold.logprobs)
+    assert again.known.published is not None
+    engine_hall.stop(engine)

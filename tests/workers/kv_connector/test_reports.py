@@ -3,9 +3,11 @@
 import os
 from pathlib import Path
 
+import pytest
+
 from service.domain.artifact import BootId
 from service.domain.evidence import Evidence
-from workers.kv_connector.reports import Reports, read_attempt, read_identity
+from workers.kv_connector.reports import KnownIdentity, Reports, read_attempt
 
 
 def evidence(attempt: str) -> Evidence:
@@ -50,6 +52,24 @@ def test_reporting_the_same_attempt_again_costs_no_other_its_place(tmp_path: Pat
 def test_the_identity_of_a_boot_before_is_forgotten(tmp_path: Path) -> None:
     reports = Reports(tmp_path)
     reports.write_identity({"boot": "boot_1"})
-    assert read_identity(tmp_path) == {"boot": "boot_1"}
+    known = KnownIdentity(tmp_path)
+    assert known.read() == {"boot": "boot_1"}
     reports.forget_identity()
-    assert read_identity(tmp_path) is None
+    assert known.read() is None
+
+
+def test_an_identity_is_read_once_until_it_changes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    read: list[Path] = []
+    read_bytes = Path.read_bytes
+
+    def counted(path: Path) -> bytes:
+        read.append(path)
+        return read_bytes(path)
+
+    monkeypatch.setattr(Path, "read_bytes", counted)
+    reports, known = Reports(tmp_path), KnownIdentity(tmp_path)
+    reports.write_identity({"boot": "boot_1", "revision": "measured"})
+    assert [known.read() for _ in range(3)] == [{"boot": "boot_1", "revision": "measured"}] * 3
+    assert len(read) == 1
+    reports.write_identity({"boot": "boot_1", "revision": None})
+    assert known.read() == {"boot": "boot_1", "revision": None}

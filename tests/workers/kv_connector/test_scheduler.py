@@ -1,106 +1,34 @@
 """The scheduler side as vLLM calls it: in any order, again and again, and never with a chance to raise."""
 
-import dataclasses
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from service.domain.artifact import BootId, MadeBy, RefusalReason, Tensor
-from service.domain.evidence import Evidence, Loaded, Refusal
+from service.domain.artifact import MadeBy, RefusalReason
 from service.domain.revision import Descriptor
 from tests.domain.descriptors import V12, V13
-from tests.workers.kv_connector.paged_fakes import SIZE, TENANT, TOKENS, manifest_of, save, side
-from workers.kv_connector.counters import Count, Counters, read_counters
+from tests.workers.kv_connector.paged_fakes import SIZE, manifest_of, save, side
+from tests.workers.kv_connector.scenes import (
+    HANDLE,
+    Scene,
+    loaded,
+    promised,
+    refused,
+    request,
+    scheduler_side,
+)
+from workers.kv_connector.counters import Count, read_counters
 from workers.kv_connector.hash_root import HashRoot
 from workers.kv_connector.hooks import never_raises
-from workers.kv_connector.jobs import LoadJob, Outcomes
-from workers.kv_connector.reports import Reports, read_attempt
-from workers.kv_connector.scheduler import SchedulerSide
-
-HANDLE = "kv_0123456789"
-PROMPT = [*TOKENS, 901, 902, 903]
-KV_BLOCKS = 64
-
-
-@dataclasses.dataclass
-class Scene:
-    root: Path
-    scheduler: SchedulerSide
-
-    def evidence(self, attempt: str = "turn.1") -> Evidence:
-        found = read_attempt(self.root / "run", attempt)
-        assert found is not None
-        return Evidence.from_json(found[0])
+from workers.kv_connector.jobs import Outcomes
 
 
 @pytest.fixture
 def scene(tmp_path: Path) -> Scene:
     save(side(tmp_path / "kv"), HANDLE)
     return Scene(tmp_path, scheduler_side(tmp_path))
-
-
-def scheduler_side(root: Path, own: Descriptor | None = V12, unsupported: str | None = None) -> SchedulerSide:
-    engine = side(root / "kv")
-    scheduler = SchedulerSide(
-        store=engine.store,
-        reports=Reports(root / "run"),
-        root=HashRoot("nonce"),
-        counters=Counters(root / "run"),
-        boot=BootId("boot_x"),
-        unsupported=unsupported,
-        kv_blocks=KV_BLOCKS,
-    )
-    if own is not None:
-        tensors: tuple[Tensor, ...] = engine.paged.tensors
-        scheduler.identify(own, tensors)
-    return scheduler
-
-
-def request(attempt: str = "turn.1", *, generated: int = 1, **kv: Any) -> Any:
-    tokens = [*PROMPT, *range(500, 500 + generated)]
-    return SimpleNamespace(
-        request_id=f"r-{attempt}",
-        kv_transfer_params={"everturn": {"attempt": attempt, "tenant": TENANT} | kv},
-        prompt_token_ids=list(PROMPT),
-        all_token_ids=tokens,
-        num_prompt_tokens=len(PROMPT),
-        num_tokens=len(tokens),
-        num_computed_tokens=len(tokens),
-        num_preemptions=0,
-        status=SimpleNamespace(name="FINISHED_STOPPED"),
-        lora_request=None,
-        mm_features=[],
-        prompt_embeds=None,
-        pooling_params=None,
-        resumable=False,
-        cache_salt=None,
-        block_hashes=["unsalted"],
-        update_block_hashes=lambda: None,
-    )
-
-
-def loaded(job: LoadJob) -> Loaded:
-    return Loaded(
-        artifact=job.artifact,
-        revision=job.revision,
-        producer=job.producer,
-        tokens=3 * SIZE,
-        bytes=1,
-        seconds=0.0,
-    )
-
-
-def refused(job: LoadJob) -> Refusal:
-    return Refusal(artifact=job.artifact, reason=RefusalReason.BLOCK_MISSING, detail="gone")
-
-
-def promised(scene: Scene, req: Any) -> LoadJob:
-    tokens = scene.scheduler.matched(req, 0)
-    scene.scheduler.allocated(req, list(range(10, 20)), tokens)
-    (job,) = scene.scheduler.jobs().loads
-    return job
 
 
 def test_asking_again_gives_the_same_answer_and_reads_the_store_once(
@@ -191,54 +119,6 @@ def test_blocks_of_unknown_origin_are_not_called_prefilled(scene: Scene) -> None
     for job in scene.scheduler.jobs().saves:
         made = [block.made_by for block in job.blocks]
         assert made == [MadeBy.DECODE, MadeBy.PREFILL, MadeBy.PREFILL, MadeBy.DECODE]
-
-
-def test_what_waits_to_be_saved_never_pins_more_than_half_of_the_engines_blocks(scene: Scene) -> None:
-    first, second = request("turn.1", publish="kv_00000000aa"), request("turn.2", publish="kv_00000000bb")
-    assert scene.scheduler.finished(first, list(range(20)))
-    assert not scene.scheduler.finished(second, list(range(20, 33)))
-    assert scene.evidence("turn.2").publish_failure == (
-        "20 of the engine's 64 KV blocks already wait to be saved, and with its 13 they would be more than 32"
-    )
-    counted = read_counters(scene.root / "run")
-    assert (counted[Count.PUBLISH_DROPPED, None], counted[Count.PUBLISH_FAILURES, None]) == (1, 1)
-    assert [job.request_id for job in scene.scheduler.jobs().saves] == [first.request_id]
-    third = request("turn.3", publish="kv_00000000cc")
-    assert scene.scheduler.finished(third, list(range(20, 32)))
-
-
-def test_blocks_that_are_shared_count_once_and_count_until_the_last_who_needs_them_is_saved(
-    scene: Scene,
-) -> None:
-    shared = list(range(30))
-    first, second = request("turn.1", publish="kv_00000000aa"), request("turn.2", publish="kv_00000000bb")
-    assert scene.scheduler.finished(first, shared)
-    assert scene.scheduler.finished(second, [*shared, 30, 31])
-    scene.scheduler.learned(Outcomes({}, {first.request_id: "the store refused"}))
-    assert not scene.scheduler.finished(request("turn.3", publish="kv_00000000cc"), [40, 41, 42])
-    scene.scheduler.learned(Outcomes({}, {second.request_id: "the store refused"}))
-    assert scene.scheduler.finished(request("turn.4", publish="kv_00000000dd"), [40, 41, 42])
-
-
-def test_while_the_store_hangs_nothing_is_offered_and_nothing_saved_and_then_again(
-    scene: Scene, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    read = scene.scheduler._store.read_manifest
-    monkeypatch.setattr(scene.scheduler._store, "read_manifest", lambda *_: pytest.fail("asked"))
-    scene.scheduler.learned(Outcomes({}, {}, stalled=True))
-    req = request(offer=HANDLE, publish="kv_00000000aa")
-    assert scene.scheduler.matched(req, 0) == 0
-    refusal = scene.evidence().refusal
-    assert refusal is not None
-    assert refusal.reason is RefusalReason.STORE_UNREACHABLE
-    assert scene.scheduler.finished(req, list(range(9))) is False
-    assert scene.evidence().publish_failure == "the store does not answer"
-    assert read_counters(scene.root / "run")[Count.PUBLISH_DROPPED, None] == 1
-    monkeypatch.setattr(scene.scheduler._store, "read_manifest", read)
-    scene.scheduler.learned(Outcomes({}, {}))
-    again = request("turn.2", offer=HANDLE, publish="kv_00000000bb")
-    assert scene.scheduler.matched(again, 0) == 3 * SIZE
-    assert scene.scheduler.finished(again, list(range(9))) is True
 
 
 @pytest.mark.parametrize(

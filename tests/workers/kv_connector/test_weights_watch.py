@@ -1,0 +1,138 @@
+"""Parameters that change in memory are seen to, whatever their shape, and those that do not are left in peace."""
+
+import math
+from collections.abc import Callable, Sequence
+
+import pytest
+import torch
+from torch import nn
+
+from workers.kv_connector.weights_watch import PLACES, RUN_BYTES, WeightsWatch
+
+
+class Model(nn.Module):
+    """One parameter of every kind that a sample could get wrong."""
+
+    large: nn.Parameter
+    halved: nn.Parameter
+    with_gaps: nn.Parameter
+
+    def __init__(self) -> None:
+        super().__init__()
+        random = torch.Generator().manual_seed(1)
+        for name, value in {
+            "large": torch.randn(700, 576, generator=random),
+            "halved": torch.randn(64, 4096, generator=random).bfloat16(),
+            "transposed": torch.randn(300, 200, generator=random).t(),
+            "with_gaps": torch.randn(64, 128, generator=random)[:, :100],
+            "beside": torch.randn(2, 3000, generator=random)[1],
+            "packed": torch.randint(0, 255, (50, 99), dtype=torch.uint8, generator=random),
+            "small": torch.randn(7, generator=random),
+            "scalar": torch.tensor(1.5),
+            "just_larger": torch.zeros(PLACES * RUN_BYTES + 1, dtype=torch.uint8),
+            "empty": torch.empty(0),
+        }.items():
+            self.register_parameter(name, nn.Parameter(value, requires_grad=False))
+
+
+NAMES = [name for name, value in Model().named_parameters() if value.numel()]
+
+
+@pytest.fixture
+def model() -> Model:
+    return Model()
+
+
+@pytest.fixture
+def watch(model: Model) -> WeightsWatch:
+    return WeightsWatch(lambda: [model])
+
+
+def test_weights_that_stay_are_never_said_to_have_changed(model: Model, watch: WeightsWatch) -> None:
+    assert [watch.look() for _ in range(5)] == [0] * 5
+    assert model.large.untyped_storage().nbytes() == 700 * 576 * 4
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_any_parameter_that_changes_as_a_whole_is_seen(model: Model, watch: WeightsWatch, name: str) -> None:
+    parameter = getattr(model, name)
+    parameter.data.add_(1)
+    assert watch.look() == 1
+    assert watch.look() == 1
+    parameter.data.sub_(1)
+    assert watch.look() == 2, "also when it changes back: what was computed meanwhile is of other weights"
+
+
+@pytest.mark.parametrize("name", ["large", "halved", "transposed", "packed"])
+@pytest.mark.parametrize("part", [slice(0, 1), slice(-1, None)], ids=["first tenth", "last tenth"])
+def test_a_tenth_of_a_parameter_is_enough(model: Model, watch: WeightsWatch, name: str, part: slice) -> None:
+    rows = getattr(model, name).data
+    tenth = math.ceil(len(rows) / 10)
+    (rows[:tenth] if part.start == 0 else rows[-tenth:]).add_(1)
+    assert watch.look() == 1
+
+
+def test_a_step_too_small_for_most_values_of_half_precision_is_seen(
+    model: Model, watch: WeightsWatch
+) -> None:
+    """As a trainer's last steps are: most values round to what they were."""
+    before = model.halved.data.clone()
+    step = torch.randn(model.halved.shape, generator=torch.Generator().manual_seed(2)) * 1e-4
+    model.halved.data.copy_((before.float() + step).bfloat16())
+    changed = (model.halved.data != before).float().mean()
+    assert 0 < changed < 0.1
+    assert watch.look() == 1
+
+
+def test_what_lies_between_a_parameters_elements_is_not_its_own(model: Model, watch: WeightsWatch) -> None:
+    whole = torch.empty(0).set_(model.with_gaps.untyped_storage(), 0, (64, 128), (128, 1))
+    whole[:, 100:].add_(1)
+    assert watch.look() == 0
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda model: model.register_parameter("more", nn.Parameter(torch.zeros(3))),
+        lambda model: model.register_parameter("small", None),
+        lambda model: setattr(model, "small", nn.Parameter(torch.zeros(8))),
+        lambda model: setattr(model, "large", nn.Parameter(torch.zeros(700, 576))),
+        lambda model: setattr(model.large, "data", torch.zeros(700, 576)),
+    ],
+    ids=["one more", "one less", "another size", "another tensor", "other data"],
+)
+def test_parameters_that_come_go_or_are_replaced_are_seen(
+    model: Model, watch: WeightsWatch, change: Callable[[Model], None]
+) -> None:
+    change(model)
+    assert watch.look() == 1
+
+
+def test_the_same_values_in_another_tensor_are_the_same_weights(model: Model, watch: WeightsWatch) -> None:
+    model.large.data = model.large.data.clone()
+    assert watch.look() == 0
+
+
+def test_another_model_in_its_place_is_seen() -> None:
+    models = iter(list[Sequence[nn.Module]]([[Model()], [Model()], [nn.Linear(4, 4)]]))
+    watch = WeightsWatch(lambda: next(models))
+    assert watch.look() == 0
+    assert watch.look() == 1
+
+
+def test_a_glance_looks_again_only_after_a_while(
+    model: Model, watch: WeightsWatch, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = watch._looked_at
+    monkeypatch.setattr("workers.kv_connector.weights_watch.time.monotonic", lambda: now)
+    watch._took_s = 0.001
+    model.large.data.add_(1)
+    changes, serves_s = watch.glance()
+    assert (changes, round(serves_s, 3)) == (0, 0.02)
+    now += 0.019
+    changes, serves_s = watch.glance()
+    assert (changes, round(serves_s, 3)) == (0, 0.001)
+    now += 0.002
+    assert watch.glance() == (1, 0.0), "it took no time by this clock"
+    model.large.data.add_(1)
+    assert watch.look() == 2

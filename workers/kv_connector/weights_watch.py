@@ -1,0 +1,178 @@
+"""Whether the parameters in this process are still those that were measured: by a sample of the bytes of each of them.
+
+vLLM tells a connector nothing of weights that are reloaded, slept away or received from a trainer, so it has to look.
+"""
+
+import logging
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from threading import Lock
+from typing import Any
+
+import torch
+from torch import nn
+from torch.utils._python_dispatch import is_traceable_wrapper_subclass
+
+logger = logging.getLogger("vllm.everturn")
+
+PLACES = 32
+RUN_BYTES = 64
+"""Of each parameter: as many places from its first byte to its last, and so many bytes at each, which is a line of a CPU's cache."""
+
+GLANCE_SHARE = 0.05
+"""Of the time at most, however many requests arrive. A look thus serves for twenty times what it took: less than it takes to
+rewrite the parameters, of which it read a small part."""
+
+
+class WeightsWatch:
+    """Safe to use from many threads."""
+
+    def __init__(self, models: Callable[[], Sequence[nn.Module]]) -> None:
+        """Takes what is there now for what was measured."""
+        self._models = models
+        self._lock = Lock()
+        self._changes = 0
+        self._looked_at = self._took_s = 0.0
+        self._keys: list[tuple[str, int, torch.Size]] = []
+        self._places = _Places.of([])
+        self._sample = self._take()
+
+    def look(self) -> int:
+        """How many times they were found changed so far; 0 as long as they are what was measured."""
+        with self._lock:
+            self._look()
+            return self._changes
+
+    def glance(self) -> tuple[int, float]:
+        """As `look`, and for how many more seconds the answer serves whoever comes often."""
+        with self._lock:
+            serves_until = self._looked_at + self._took_s / GLANCE_SHARE
+            if time.monotonic() >= serves_until:
+                self._look()
+                serves_until = self._looked_at + self._took_s / GLANCE_SHARE
+            return self._changes, max(serves_until - time.monotonic(), 0.0)
+
+    def _look(self) -> None:
+        before, self._sample = self._sample, self._take()
+        if found := self._sample.differing(before):
+            self._changes += 1
+            logger.error("Everturn finds the weights changed in memory: %s", found)
+
+    def _take(self) -> "_Sample":
+        began = time.monotonic()
+        tensors = [pair for model in self._models() for pair in _tensors(model)]
+        keys = [(name, tensor.data_ptr(), tensor.shape) for name, tensor in tensors]
+        if keys != self._keys:
+            # Kept, since making the views takes most of the time. They keep what is replaced in memory until the next look.
+            self._places = _Places.of(tensors)
+            self._keys = keys if self._places.lasting else []
+        sample = self._places.sample()
+        self._looked_at = time.monotonic()
+        self._took_s = self._looked_at - began
+        return sample
+
+
+def _tensors(model: nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
+    for name, parameter in model.named_parameters():
+        yield from _plain(name, parameter)
+
+
+def _plain(name: str, tensor: Any) -> Iterator[tuple[str, torch.Tensor]]:
+    """Some quantized parameters keep their bytes in tensors inside."""
+    partitions = getattr(tensor, "partitions", None)  # of vLLM's SharedWeightParameter
+    if isinstance(partitions, dict):
+        for index, part in partitions.items():
+            yield from _plain(f"{name}.{index}", part)
+    elif is_traceable_wrapper_subclass(tensor):
+        for inner in tensor.__tensor_flatten__()[0]:
+            yield from _plain(f"{name}.{inner}", getattr(tensor, inner))
+    else:
+        yield name, tensor
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Sample:
+    names: tuple[str, ...]
+    lengths: tuple[int, ...]
+    """Bytes of each in `content`."""
+    content: torch.Tensor
+
+    def differing(self, before: "_Sample") -> str:
+        """In words; empty where nothing does."""
+        if (self.names, self.lengths) != (before.names, before.lengths):
+            return "their names or sizes"
+        if torch.equal(self.content, before.content):
+            return ""
+        parts = zip(self.names, self.parts(), before.parts(), strict=True)
+        changed = [name for name, now, then in parts if not torch.equal(now, then)]
+        return f"{len(changed)} of {len(self.names)} parameters, such as {changed[0]}"
+
+    def parts(self) -> Sequence[torch.Tensor]:
+        return torch.split(self.content, list(self.lengths))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Places:
+    """Where tensors are looked at, together as far as they lie on one device: a call for each would take most of the time."""
+
+    names: tuple[str, ...]
+    lengths: tuple[int, ...]
+    groups: tuple[tuple[torch.Tensor, ...], ...]
+    lasting: bool
+    """All of them are views, so that they show later what is there then."""
+
+    @classmethod
+    def of(cls, tensors: Sequence[tuple[str, torch.Tensor]]) -> "_Places":
+        groups: dict[tuple[torch.device, int], list[tuple[str, torch.Tensor]]] = {}
+        with torch.no_grad():
+            dense = [(name, tensor if _is_dense(tensor) else tensor.contiguous()) for name, tensor in tensors]
+            for name, tensor in dense:
+                places = _places(tensor)
+                groups.setdefault((places.device, places.dim()), []).append((name, places))
+        named = [pair for group in groups.values() for pair in group]
+        return cls(
+            names=tuple(name for name, _ in named),
+            lengths=tuple(places.numel() for _, places in named),
+            groups=tuple(tuple(places for _, places in group) for group in groups.values()),
+            lasting=all(ours is theirs for (_, ours), (_, theirs) in zip(dense, tensors, strict=True)),
+        )
+
+    def sample(self) -> _Sample:
+        with torch.no_grad():
+            content = [_on_host(group) for group in self.groups]
+        return _Sample(
+            names=self.names,
+            lengths=self.lengths,
+            content=torch.cat(content) if content else torch.empty(0, dtype=torch.uint8),
+        )
+
+
+def _is_dense(tensor: torch.Tensor) -> bool:
+    """Nothing else lies between its elements."""
+    span = 1 + sum((n - 1) * step for n, step in zip(tensor.shape, tensor.stride(), strict=True))
+    return span == tensor.numel()
+
+
+def _places(tensor: torch.Tensor) -> torch.Tensor:
+    """A view of the bytes that are looked at: all, where they are few."""
+    size = tensor.element_size()
+    length = tensor.numel() * size
+    shape: tuple[int, ...] = (length,)
+    steps: tuple[int, ...] = (1,)
+    if length > PLACES * RUN_BYTES:
+        shape, steps = (PLACES, RUN_BYTES), (_step(length), 1)
+    places = torch.empty(0, dtype=torch.uint8, device=tensor.device)
+    return places.set_(tensor.untyped_storage(), tensor.storage_offset() * size, shape, steps)
+
+
+def _step(length: int) -> int:
+    """From one place to the next: an odd number of bytes, so that in a matrix the places are in different columns."""
+    return ((length - RUN_BYTES) // (PLACES - 1) - 1) | 1
+
+
+def _on_host(places: tuple[torch.Tensor, ...]) -> torch.Tensor:
+    device = places[0].device
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)  # a write that was begun is seen
+    return torch.cat(places).reshape(-1).cpu()
