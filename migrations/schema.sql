@@ -382,23 +382,35 @@ CREATE VIEW audit.turn_provenance AS
             (completed.payload ->> 'requested_revision'::text) AS requested_revision,
             (pinned.payload ->> 'revision'::text) AS pinned_revision,
             COALESCE((completed.payload #>> '{loaded,producer}'::text[]), (completed.payload ->> 'engine'::text)) AS prefill_engine,
-            (prefill.payload ->> 'revision'::text) AS prefill_revision,
+            COALESCE(prefill_adapter.revision, (prefill.payload ->> 'revision'::text)) AS prefill_revision,
             (completed.payload #>> '{loaded,artifact}'::text[]) AS artifact_id,
             (completed.payload #>> '{loaded,revision}'::text[]) AS artifact_revision,
             (completed.payload ->> 'engine'::text) AS decode_engine,
             (completed.payload ->> 'engine_revision'::text) AS decode_revision,
-            (decode.payload ->> 'revision'::text) AS decode_registered_revision,
+            COALESCE(decode_adapter.revision, (decode.payload ->> 'revision'::text)) AS decode_registered_revision,
             (completed.payload ->> 'kv_source'::text) AS kv_source,
             (completed.payload ->> 'kv_reason'::text) AS kv_reason,
             ((completed.payload ->> 'prompt_tokens'::text))::bigint AS prompt_tokens,
             ((completed.payload ->> 'local_tokens'::text))::bigint AS tokens_local,
             COALESCE(((completed.payload #>> '{loaded,tokens}'::text[]))::bigint, (0)::bigint) AS tokens_loaded,
-            ((completed.payload ->> 'output'::text))::bigint AS output_tokens
-           FROM ((((public.events completed
+            ((completed.payload ->> 'output'::text))::bigint AS output_tokens,
+            decode_adapter.adapter
+           FROM ((((((public.events completed
              LEFT JOIN public.events started ON (((started.type = 'turn.started'::text) AND (started.tenant_id = completed.tenant_id) AND ((started.payload ->> 'turn'::text) = (completed.payload ->> 'turn'::text)))))
              LEFT JOIN public.events pinned ON (((pinned.type = 'turn.pinned'::text) AND (pinned.tenant_id = completed.tenant_id) AND ((pinned.payload ->> 'turn'::text) = (completed.payload ->> 'turn'::text)) AND ((pinned.payload ->> 'attempt'::text) = (completed.payload ->> 'attempt'::text)))))
              LEFT JOIN public.events prefill ON (((prefill.type = 'engine.registered'::text) AND (prefill.tenant_id = 'fleet'::text) AND (prefill.stream = ('engine/'::text || COALESCE((completed.payload #>> '{loaded,producer}'::text[]), (completed.payload ->> 'engine'::text)))) AND (prefill.stream_version = 1))))
              LEFT JOIN public.events decode ON (((decode.type = 'engine.registered'::text) AND (decode.tenant_id = 'fleet'::text) AND (decode.stream = ('engine/'::text || (completed.payload ->> 'engine'::text))) AND (decode.stream_version = 1))))
+             LEFT JOIN LATERAL ( SELECT (served.payload ->> 'revision'::text) AS revision
+                   FROM public.events served
+                  WHERE ((served.tenant_id = 'fleet'::text) AND (served.stream = ('adapters/'::text || COALESCE((completed.payload #>> '{loaded,producer}'::text[]), (completed.payload ->> 'engine'::text)))) AND (served.type = 'adapter.served'::text) AND ((served.payload ->> 'revision'::text) = COALESCE((completed.payload #>> '{loaded,revision}'::text[]), (completed.payload ->> 'engine_revision'::text))) AND (served."position" < completed."position"))
+                  ORDER BY served.stream_version
+                 LIMIT 1) prefill_adapter ON (true))
+             LEFT JOIN LATERAL ( SELECT (served.payload ->> 'revision'::text) AS revision,
+                    (served.payload ->> 'adapter'::text) AS adapter
+                   FROM public.events served
+                  WHERE ((served.tenant_id = 'fleet'::text) AND (served.stream = ('adapters/'::text || (completed.payload ->> 'engine'::text))) AND (served.type = 'adapter.served'::text) AND ((served.payload ->> 'revision'::text) = (completed.payload ->> 'engine_revision'::text)) AND (served."position" < completed."position"))
+                  ORDER BY served.stream_version
+                 LIMIT 1) decode_adapter ON (true))
           WHERE (completed.type = 'turn.completed'::text)
         )
  SELECT facts."position",
@@ -444,7 +456,8 @@ CREATE VIEW audit.turn_provenance AS
             WHEN ((used.contract_id IS NOT NULL) AND (used.breach IS NULL)) THEN COALESCE((facts.prefill_revision <> facts.artifact_revision), false)
             ELSE ((facts.artifact_revision <> facts.decode_revision) OR COALESCE((facts.prefill_revision <> facts.decode_revision), false))
         END AS cross_revision,
-    used.contract_id
+    used.contract_id,
+    facts.adapter
    FROM (facts
      LEFT JOIN LATERAL ( SELECT contracts_used.contract_id,
             contracts_used.breach
@@ -520,6 +533,29 @@ CREATE VIEW audit.decisions AS
 
 
 ALTER VIEW audit.decisions OWNER TO everturn_owner;
+
+--
+-- Name: engine_adapters; Type: VIEW; Schema: audit; Owner: everturn_owner
+--
+
+CREATE VIEW audit.engine_adapters AS
+ SELECT served."position",
+    (served.payload ->> 'boot'::text) AS engine,
+    (served.payload ->> 'model'::text) AS model,
+    (served.payload ->> 'adapter'::text) AS adapter,
+    (served.payload ->> 'revision'::text) AS revision,
+    served.occurred_at AS served_at,
+    withdrawn.occurred_at AS withdrawn_at
+   FROM (public.events served
+     LEFT JOIN LATERAL ( SELECT later.occurred_at
+           FROM public.events later
+          WHERE ((later.tenant_id = 'fleet'::text) AND (later.stream = served.stream) AND (later.stream_version > served.stream_version) AND (later.type = 'adapter.withdrawn'::text) AND ((later.payload ->> 'model'::text) = (served.payload ->> 'model'::text)))
+          ORDER BY later.stream_version
+         LIMIT 1) withdrawn ON (true))
+  WHERE ((served.tenant_id = 'fleet'::text) AND (served.type = 'adapter.served'::text));
+
+
+ALTER VIEW audit.engine_adapters OWNER TO everturn_owner;
 
 --
 -- Name: engines; Type: VIEW; Schema: audit; Owner: everturn_owner
@@ -954,6 +990,23 @@ CREATE TABLE public.contracts (
 ALTER TABLE public.contracts OWNER TO everturn_owner;
 
 --
+-- Name: engine_adapters; Type: TABLE; Schema: public; Owner: everturn_owner
+--
+
+CREATE TABLE public.engine_adapters (
+    boot text NOT NULL,
+    model text NOT NULL,
+    revision text,
+    reason text,
+    told_at timestamp with time zone DEFAULT clock_timestamp() NOT NULL,
+    CONSTRAINT ck_engine_adapters_known CHECK (((revision IS NULL) = (reason IS NOT NULL))),
+    CONSTRAINT ck_engine_adapters_model CHECK ((model <> ''::text))
+);
+
+
+ALTER TABLE public.engine_adapters OWNER TO everturn_owner;
+
+--
 -- Name: turns; Type: TABLE; Schema: public; Owner: everturn_owner
 --
 
@@ -1081,6 +1134,14 @@ ALTER TABLE ONLY public.contracts
 
 
 --
+-- Name: engine_adapters pk_engine_adapters; Type: CONSTRAINT; Schema: public; Owner: everturn_owner
+--
+
+ALTER TABLE ONLY public.engine_adapters
+    ADD CONSTRAINT pk_engine_adapters PRIMARY KEY (boot, model);
+
+
+--
 -- Name: engines pk_engines; Type: CONSTRAINT; Schema: public; Owner: everturn_owner
 --
 
@@ -1173,6 +1234,13 @@ ALTER TABLE ONLY public.turns
 --
 
 CREATE INDEX ix_artifacts_conversation ON public.artifacts USING btree (tenant_id, conversation_id, recorded_at);
+
+
+--
+-- Name: ix_engine_adapters_revision; Type: INDEX; Schema: public; Owner: everturn_owner
+--
+
+CREATE INDEX ix_engine_adapters_revision ON public.engine_adapters USING btree (revision);
 
 
 --
@@ -1318,6 +1386,14 @@ ALTER TABLE ONLY public.contracts
 
 ALTER TABLE ONLY public.contracts
     ADD CONSTRAINT fk_contracts_reader FOREIGN KEY (reader) REFERENCES public.revisions(revision);
+
+
+--
+-- Name: engine_adapters fk_engine_adapters_revision; Type: FK CONSTRAINT; Schema: public; Owner: everturn_owner
+--
+
+ALTER TABLE ONLY public.engine_adapters
+    ADD CONSTRAINT fk_engine_adapters_revision FOREIGN KEY (revision) REFERENCES public.revisions(revision);
 
 
 --
@@ -1729,6 +1805,14 @@ GRANT SELECT ON TABLE audit.decisions TO everturn_auditor;
 
 
 --
+-- Name: TABLE engine_adapters; Type: ACL; Schema: audit; Owner: everturn_owner
+--
+
+GRANT SELECT ON TABLE audit.engine_adapters TO everturn_fleet;
+GRANT SELECT ON TABLE audit.engine_adapters TO everturn_auditor;
+
+
+--
 -- Name: TABLE engines; Type: ACL; Schema: audit; Owner: everturn_owner
 --
 
@@ -1886,6 +1970,14 @@ GRANT INSERT ON TABLE public.contracts TO everturn_fleet;
 --
 
 GRANT UPDATE(revoked_at) ON TABLE public.contracts TO everturn_fleet;
+
+
+--
+-- Name: TABLE engine_adapters; Type: ACL; Schema: public; Owner: everturn_owner
+--
+
+GRANT SELECT ON TABLE public.engine_adapters TO everturn_service;
+GRANT INSERT,DELETE,UPDATE ON TABLE public.engine_adapters TO everturn_fleet;
 
 
 --

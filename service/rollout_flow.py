@@ -1,6 +1,6 @@
 """Revisions, aliases, engines and keys: what moves the fleet, one function for each transaction."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from re import fullmatch
@@ -8,12 +8,22 @@ from urllib.parse import urlsplit
 
 from sqlalchemy import Connection
 
+from service.domain.adapter import Adapter, ServedAdapter, effective
 from service.domain.artifact import BootId
 from service.domain.errors import InvalidInput, NotFound, RevisionMismatch
-from service.domain.events import FLEET, AliasMoved, EngineRegistered, OnUpgrade, TenantId
+from service.domain.events import (
+    FLEET,
+    AdapterServed,
+    AdapterWithdrawn,
+    AliasMoved,
+    EngineRegistered,
+    Event,
+    OnUpgrade,
+    TenantId,
+)
 from service.domain.plan import EngineRole, EngineState
 from service.domain.revision import Descriptor, RevisionDigest, differing_fields
-from service.store import event_store, fleet, keys
+from service.store import adapters, event_store, fleet, keys
 
 ALIAS_FORM = r"[A-Za-z0-9][A-Za-z0-9._:-]{0,63}"
 
@@ -122,10 +132,63 @@ def register_engine(
     return revision
 
 
-def renew_engine(conn: Connection, boot: BootId, *, lease_s: float) -> None:
-    """Raises: NotFound: the engine must register again."""
+def serve_adapters(conn: Connection, boot: BootId, told: Sequence[Adapter], *, now: datetime) -> None:
+    """All that the engine serves beside its base, in the place of what it told before.
+
+    Raises:
+        NotFound: no such engine is in the fleet.
+        RevisionMismatch: a revision that is not the engine's base with that adapter in it, and with nothing else.
+        VersionConflict: two told at once.
+    """
+    base = fleet.find_base(conn, boot)
+    if base is None:
+        raise NotFound("engine", boot)
+    known = [adapter for adapter in told if isinstance(adapter, ServedAdapter)]
+    for adapter in known:
+        descriptor = effective(base, adapter.adapter)
+        if descriptor.digest != adapter.revision:
+            raise _not_its_own(conn, descriptor, adapter.revision)
+        fleet.register_revision(conn, descriptor, label=None)
+    stream = f"adapters/{boot}"
+    history = event_store.read(conn, tenant=FLEET, stream=stream)
+    events = _moves(boot, history, known)
+    if events:
+        event_store.append(
+            conn, tenant=FLEET, stream=stream, expected_version=len(history), events=events, now=now
+        )
+    adapters.replace_adapters(conn, boot, told)
+
+
+def _moves(
+    boot: BootId, history: Sequence[Event], known: Sequence[ServedAdapter]
+) -> list[AdapterServed | AdapterWithdrawn]:
+    """From what is on record to what is served now."""
+    before: dict[str, RevisionDigest] = {}
+    for event in history:
+        if isinstance(event, AdapterServed):
+            before[event.model] = event.revision
+        elif isinstance(event, AdapterWithdrawn):
+            del before[event.model]
+    now = {adapter.model: adapter.revision for adapter in known}
+    return [
+        *(
+            AdapterWithdrawn(boot=boot, model=model, revision=revision)
+            for model, revision in before.items()
+            if now.get(model) != revision
+        ),
+        *(
+            AdapterServed(boot=boot, model=a.model, adapter=a.adapter, revision=a.revision)
+            for a in known
+            if before.get(a.model) != a.revision
+        ),
+    ]
+
+
+def renew_engine(conn: Connection, boot: BootId, *, lease_s: float) -> adapters.Held:
+    """Returns the adapters that it is known to serve. Raises: NotFound: the engine must register again."""
     if not fleet.heartbeat(conn, boot=boot, lease_s=lease_s):
         raise NotFound("engine", boot)
+    return adapters.held_adapters(conn, boot)
 
 
 def drain_engine(conn: Connection, boot: BootId) -> None:
@@ -189,6 +252,10 @@ def _good(conn: Connection, tenant: TenantId, kept: Secrets) -> bool:
 
 
 def _mismatch(conn: Connection, engine: NewEngine, wanted: str) -> RevisionMismatch:
-    theirs = fleet.find_descriptor(conn, RevisionDigest(wanted))
-    differing = differing_fields(engine.descriptor, theirs) if theirs is not None else ()
-    return RevisionMismatch(wanted, engine.descriptor.digest, differing)
+    return _not_its_own(conn, engine.descriptor, RevisionDigest(wanted))
+
+
+def _not_its_own(conn: Connection, measured: Descriptor, wanted: RevisionDigest) -> RevisionMismatch:
+    theirs = fleet.find_descriptor(conn, wanted)
+    differing = differing_fields(measured, theirs) if theirs is not None else ()
+    return RevisionMismatch(wanted, measured.digest, differing)

@@ -81,11 +81,13 @@ def plan_attempt(
         raise Internal(
             f"Turn {turn} is for alias '{current.started.alias}', which was there when it was accepted."
         )
+    target = current.started.revision or alias.revision
+    history = _history(conn, state, target)
     plan = plan_turn(
-        history=_history(conn, state, current.started.revision or alias.revision),
-        target=current.started.revision or alias.revision,
+        history=history,
+        target=target,
         policy=_policy(current.started),
-        fleet=fleet.live_engines(conn),
+        fleet=fleet.live_engines(conn, {target, history.revision}),
         avoid=avoid,
         artifacts=decide.offerable(state, current, artifacts.of_conversation(conn, tenant, conversation)),
         rebuild_min_tokens=rebuild_min_tokens,
@@ -115,11 +117,12 @@ def find_engine(
     if found is None:
         raise Internal(f"Alias '{started.alias}' is gone, which was there a moment ago.")
     target = started.revision or found.revision
+    history = _history(conn, state, target)
     plan = plan_turn(
-        history=_history(conn, state, target),
+        history=history,
         target=target,
         policy=_policy(started),
-        fleet=fleet.live_engines(conn),
+        fleet=fleet.live_engines(conn, {target, history.revision}),
         avoid=avoid,
         artifacts=(),
         rebuild_min_tokens=sys.maxsize,
@@ -228,7 +231,7 @@ def rebuild_prompt(conn: Connection, claim: rebuilds.Claim) -> tuple[int, ...]:
 def pick_rebuild_engine(
     conn: Connection, revision: RevisionDigest, *, avoid: Collection[BootId] = ()
 ) -> Engine | None:
-    return pick_prefill([e for e in fleet.live_engines(conn) if e.boot not in avoid], revision)
+    return pick_prefill([e for e in fleet.live_engines(conn, {revision}) if e.boot not in avoid], revision)
 
 
 def record_rebuild(

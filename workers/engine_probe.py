@@ -5,6 +5,7 @@ from enum import StrEnum
 
 import httpx
 
+from service.domain.adapter import Adapter, ServedAdapter, effective, parse_adapters
 from service.domain.artifact import BootId
 from service.domain.errors import EngineFailed, EverturnError, Unavailable
 from service.domain.revision import Descriptor
@@ -23,6 +24,8 @@ class Health(StrEnum):
 class Identity:
     boot: BootId
     descriptor: Descriptor
+    adapters: tuple[Adapter, ...] | None = None
+    """Beside the base, by name; None for an engine that takes none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,14 +58,20 @@ class EngineProbe:
             raise Unavailable(f"the engine has no identity ({answer.status_code}): {answer.text[:300]}")
         try:
             document = answer.json()
+            served = document.get("adapters")
             identity = Identity(
-                boot=BootId(document["boot"]), descriptor=Descriptor.from_json(document["descriptor"])
+                boot=BootId(document["boot"]),
+                descriptor=Descriptor.from_json(document["descriptor"]),
+                adapters=None if served is None else parse_adapters(served),
             )
             claimed = document["revision"]
-        except (ValueError, KeyError, TypeError, EverturnError) as error:
+        except (ValueError, KeyError, TypeError, AttributeError, EverturnError) as error:
             raise EngineFailed(f"the engine's identity cannot be read: {error!r}") from error
         if identity.descriptor.digest != claimed:
             raise EngineFailed(f"the engine claims {claimed}, but measured {identity.descriptor.digest}")
+        for adapter in identity.adapters or ():
+            if isinstance(adapter, ServedAdapter):
+                _require_own(adapter, identity.descriptor)
         return identity
 
     def unmeasured(self) -> str | None:
@@ -81,3 +90,11 @@ class EngineProbe:
             return int(answer.json()["server_load"])
         except (httpx.TransportError, ValueError, KeyError, TypeError):
             return None
+
+
+def _require_own(adapter: ServedAdapter, base: Descriptor) -> None:
+    measured = effective(base, adapter.adapter).digest
+    if adapter.revision != measured:
+        raise EngineFailed(
+            f"the engine claims {adapter.revision} for adapter '{adapter.model}', which is {measured}"
+        )

@@ -1,12 +1,13 @@
 """The operators' side of the API's `/admin`; every answer that is not a yes becomes one of our errors."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import httpx
 
+from service.domain.adapter import Adapter
 from service.domain.artifact import BootId
 from service.domain.contract import Contract, ContractId
 from service.domain.errors import (
@@ -45,6 +46,14 @@ class Registration:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Renewed:
+    lease_s: float
+    """Seconds until the registration ends unless a heartbeat comes."""
+    adapters: Mapping[str, RevisionDigest | None] | None
+    """What the API takes the engine to serve beside its base, by name; None from one that knows of no adapters."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class FleetClient:
     """Raises:
     Unavailable: the API cannot be reached, or cannot answer now; worth trying again.
@@ -59,12 +68,18 @@ class FleetClient:
         """Returns the seconds until the registration ends unless a heartbeat comes."""
         return float(self._call("POST", "/admin/engines", registration.to_json())["lease_s"])
 
-    def heartbeat(self, boot: BootId) -> float | None:
-        """Returns the seconds of the new lease; None when the API does not know this boot."""
+    def heartbeat(self, boot: BootId) -> Renewed | None:
+        """None when the API does not know this boot."""
         try:
-            return float(self._call("POST", f"/admin/engines/{boot}/heartbeat")["lease_s"])
+            answer = self._call("POST", f"/admin/engines/{boot}/heartbeat")
         except NotFound:
             return None
+        return Renewed(lease_s=float(answer["lease_s"]), adapters=answer.get("adapters"))
+
+    def serve_adapters(self, boot: BootId, adapters: Sequence[Adapter]) -> None:
+        """In the place of what the API took the engine to serve."""
+        body = {"adapters": [adapter.to_json() for adapter in adapters]}
+        self._call("PUT", f"/admin/engines/{boot}/adapters", body)
 
     def drain(self, boot: BootId) -> None:
         self._call("POST", f"/admin/engines/{boot}/drain")

@@ -34,7 +34,7 @@ from workers.engine_options import EngineOptions
 from workers.engine_probe import EngineProbe, Health, Identity
 from workers.fleet_client import FleetClient, Registration
 from workers.kv_connector.weights import weights_digest
-from workers.membership import Membership
+from workers.membership import Membership, Served
 from workers.vllm_command import PROGRAM, built_for_cpus, vllm_command, with_private_adapters
 from workers.zygote_engine import ZygoteEngine
 
@@ -87,7 +87,7 @@ class Launcher:
             self._wait(self._probe.require_up, "loading the model", self._options.start_timeout_s)
             identity = self._measured()
             self._require_expected(identity)
-            membership = Membership(self._fleet, self._registration(identity))
+            membership = Membership(self._fleet, self._registration(identity), self._adapters(identity))
             try:
                 self._serve(membership)
                 self._drain(membership)
@@ -169,6 +169,12 @@ class Launcher:
             descriptor=identity.descriptor,
             expected_revision=self._options.expect,
         )
+
+    def _adapters(self, identity: Identity) -> Served:
+        """Whether it takes any does not change while it runs."""
+        if identity.adapters is None:
+            return lambda: None
+        return lambda: self._probe.identity().adapters
 
     def _wait(self, look: Callable[[], T], what: str, limit_s: float) -> T:
         """Looks until it is not Unavailable; says what it waits for while that takes longer than two seconds."""

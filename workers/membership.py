@@ -1,11 +1,13 @@
 """One engine's place in the fleet: registered once it serves, renewed while it lives, whatever the API goes through."""
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
+from service.domain.adapter import Adapter, ServedAdapter
 from service.domain.artifact import BootId
 from service.domain.errors import Conflict, EverturnError, Forbidden, InvalidInput, Unauthenticated
+from service.domain.revision import RevisionDigest
 from workers.fleet_client import FleetClient, Registration
 
 log = logging.getLogger(__name__)
@@ -15,15 +17,21 @@ BEATS_PER_LEASE = 3
 REMIND_S = 30.0
 
 
-class Membership:
-    """`keep` never blocks longer than one request, and lets no trouble of the API end the engine."""
+Served = Callable[[], tuple[Adapter, ...] | None]
+"""Asks the engine what it serves now beside its base; None for one that takes no adapters."""
 
-    def __init__(self, fleet: FleetClient, registration: Registration) -> None:
+
+class Membership:
+    """`keep` never blocks longer than a beat's few requests, and lets no trouble of the API end the engine."""
+
+    def __init__(self, fleet: FleetClient, registration: Registration, served: Served) -> None:
         self._fleet = fleet
+        self._served = served
         self._registration = registration
         self._registered = False
         self._was_registered = False
         self._draining = False
+        self._unheard = False
         self._next_at = 0.0
         self._trouble = _Trouble()
 
@@ -41,7 +49,7 @@ class Membership:
             return
         self._next_at = now + RETRY_S
         try:
-            lease_s = self._beat()
+            wait_s = self._beat()
         except (Unauthenticated, Forbidden, InvalidInput, Conflict) as error:
             if not self._was_registered:
                 raise
@@ -50,7 +58,7 @@ class Membership:
             self._trouble.report(error, now)
         else:
             self._trouble.over()
-            self._next_at = now + lease_s / BEATS_PER_LEASE
+            self._next_at = now + wait_s
 
     def drain(self) -> None:
         """From here on `keep` renews, so that running turns keep their engine, but never registers again."""
@@ -61,10 +69,12 @@ class Membership:
         self._tell("leave", self._fleet.forget)
 
     def _beat(self) -> float:
+        """Returns the seconds until the next one."""
         if self._registered:
-            lease_s = self._fleet.heartbeat(self.boot)
-            if lease_s is not None:
-                return lease_s
+            renewed = self._fleet.heartbeat(self.boot)
+            if renewed is not None:
+                self._tell_adapters(renewed.adapters)
+                return renewed.lease_s / BEATS_PER_LEASE
             self._registered = False
             if self._draining:
                 return RETRY_S
@@ -72,7 +82,28 @@ class Membership:
         lease_s = self._fleet.register(self._registration)
         log.info("registered as %s, revision %s", self.boot, self._registration.descriptor.digest)
         self._registered = self._was_registered = True
-        return lease_s
+        # The next heartbeat says what the API knows of its adapters.
+        return lease_s / BEATS_PER_LEASE if self._served() is None else 0.0
+
+    def _tell_adapters(self, known: Mapping[str, RevisionDigest | None] | None) -> None:
+        """Where what the engine serves is not what the API takes it to serve, as after a load or an unload."""
+        served = self._served()
+        if served is None:
+            return
+        if known is None:
+            if not self._unheard:
+                log.warning("the API knows of no adapters: upgrade it, or no turn goes to them")
+            self._unheard = True
+            return
+        revisions = {a.model: a.revision if isinstance(a, ServedAdapter) else None for a in served}
+        if revisions == dict(known):
+            return
+        self._fleet.serve_adapters(self.boot, served)
+        for adapter in served:
+            if isinstance(adapter, ServedAdapter):
+                log.info("adapter '%s' is served as revision %s", adapter.model, adapter.revision)
+            else:
+                log.warning("adapter '%s' gets no turns: %s", adapter.model, adapter.reason)
 
     def _tell(self, what: str, call: Callable[[BootId], None]) -> None:
         """Best effort: where the API cannot hear it, the lease ends by itself."""

@@ -119,6 +119,7 @@ class _Rebuilding:
             revision=self._claim.revision,
             boot=engine.boot,
             cache_salt=cache_salt(self._claim.revision, self._claim.tenant),
+            model=engine.model,
         )
         prefill(self._process.http, engine.address, spec)
         return self._published(engine, attempt)

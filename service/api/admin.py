@@ -12,13 +12,14 @@ from service import rollout_flow
 from service.api.body import StrictBody, parse, read_object
 from service.api.schemas import Policy
 from service.api.wiring import Operator, ServiceOf
+from service.domain.adapter import parse_adapters
 from service.domain.artifact import BootId
 from service.domain.errors import NotFound
 from service.domain.events import ConversationId, OnUpgrade
-from service.domain.plan import EngineRole
+from service.domain.plan import Engine, EngineRole
 from service.domain.revision import Descriptor, RevisionDigest, parse_digest
 from service.rollout_flow import KeepPolicy
-from service.store import artifacts, fleet, rebuilds
+from service.store import adapters, artifacts, fleet, rebuilds
 
 router = APIRouter(prefix="/admin")
 
@@ -42,6 +43,10 @@ class EngineBody(StrictBody):
     role: Literal["both", "prefill", "decode"]
     descriptor: dict[str, Any]
     expected_revision: str | None = None
+
+
+class AdaptersBody(StrictBody):
+    adapters: list[dict[str, Any]]
 
 
 @router.post("/revisions", status_code=201)
@@ -130,8 +135,20 @@ async def register_engine(request: Request, service: ServiceOf, _: Operator) -> 
 @router.post("/engines/{boot}/heartbeat")
 async def heartbeat(boot: str, service: ServiceOf, _: Operator) -> dict[str, Any]:
     lease_s = service.settings.engine_lease_s
-    await service.database.run(lambda conn: rollout_flow.renew_engine(conn, BootId(boot), lease_s=lease_s))
-    return {"lease_s": lease_s}
+    held = await service.database.run(
+        lambda conn: rollout_flow.renew_engine(conn, BootId(boot), lease_s=lease_s)
+    )
+    return {"lease_s": lease_s, "adapters": held}
+
+
+@router.put("/engines/{boot}/adapters")
+async def serve_adapters(boot: str, request: Request, service: ServiceOf, _: Operator) -> dict[str, Any]:
+    body = parse(AdaptersBody, await read_object(request, service.settings.max_body_bytes))
+    told = parse_adapters(body.adapters)
+    await service.database.run(
+        lambda conn: rollout_flow.serve_adapters(conn, BootId(boot), told, now=service.clock())
+    )
+    return {"boot": boot, "adapters": [adapter.to_json() for adapter in told]}
 
 
 @router.post("/engines/{boot}/drain")
@@ -148,7 +165,17 @@ async def retire(boot: str, service: ServiceOf, _: Operator) -> Response:
 
 @router.get("/engines")
 async def list_engines(service: ServiceOf, _: Operator) -> dict[str, Any]:
-    return {"data": [asdict(engine) for engine in await service.database.run(fleet.list_engines)]}
+    """Each with the adapters that it serves; those without a revision say why, and no turn goes to them."""
+    known, served = await service.database.run(
+        lambda conn: (fleet.list_engines(conn), adapters.list_adapters(conn))
+    )
+    return {"data": [_listed(engine, served.get(engine.boot, [])) for engine in known]}
+
+
+def _listed(engine: Engine, served: list[dict[str, str | None]]) -> dict[str, Any]:
+    listed = asdict(engine) | {"adapters": served}
+    del listed["model"]
+    return listed
 
 
 @router.get("/conversations/{conversation_id}/artifacts")

@@ -1,6 +1,7 @@
 """`/healthz`, `/readyz` and `/metrics`: for those who keep the service running; no key, and no one's words."""
 
 import asyncio
+from collections import Counter
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -46,8 +47,9 @@ async def metrics(service: ServiceOf) -> Response:
 
 def _ready_engines(conn: Connection) -> dict[str, Any]:
     """By alias."""
-    ready = [e.revision for e in fleet.live_engines(conn) if e.state is EngineState.READY]
-    return {alias.name: ready.count(alias.revision) for alias in fleet.list_aliases(conn)}
+    ready = {(e.boot, e.revision) for e in fleet.live_engines(conn) if e.state is EngineState.READY}
+    serving = Counter(revision for _, revision in ready)
+    return {alias.name: serving[alias.revision] for alias in fleet.list_aliases(conn)}
 
 
 async def _reachable(url: str) -> bool:

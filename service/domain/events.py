@@ -282,6 +282,28 @@ class EngineRegistered:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class AdapterServed:
+    """The engine answers requests for `model` under `revision`, which is its base with this adapter in it."""
+
+    name: ClassVar = "adapter.served"
+    boot: BootId
+    model: str
+    adapter: str
+    """Digest of its bytes."""
+    revision: RevisionDigest
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AdapterWithdrawn:
+    """The engine goes on without it."""
+
+    name: ClassVar = "adapter.withdrawn"
+    boot: BootId
+    model: str
+    revision: RevisionDigest
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ContractApproved:
     name: ClassVar = "contract.approved"
     contract: ContractId
@@ -313,5 +335,7 @@ ConversationEvent = (
     | TurnFailed
     | ConversationErased
 )
-FleetEvent = AliasMoved | EngineRegistered | ContractApproved | ContractRevoked
+FleetEvent = (
+    AliasMoved | EngineRegistered | AdapterServed | AdapterWithdrawn | ContractApproved | ContractRevoked
+)
 Event = ConversationEvent | FleetEvent

@@ -31,13 +31,17 @@ class RebuildQueue(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Engine:
+    """One revision that one boot serves: an engine with adapters stands in a fleet once for each."""
+
     boot: BootId
     revision: RevisionDigest
     address: str
     role: EngineRole
     state: EngineState
     load: int = 0
-    """Attempts that the service has running on it."""
+    """Attempts that the service has running on it, whatever they ask it for."""
+    model: str | None = None
+    """What requests call the adapter by that makes this revision of it; None for the engine's base."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -167,7 +171,7 @@ def _pick(fleet: Sequence[Engine], revision: RevisionDigest) -> Engine | None:
 
 def _least_loaded(engines: Iterable[Engine]) -> Engine | None:
     ready = (e for e in engines if e.state is EngineState.READY)
-    return min(ready, key=lambda e: (e.load, e.boot), default=None)
+    return min(ready, key=lambda e: (e.load, e.boot, e.model or ""), default=None)
 
 
 def _decode(

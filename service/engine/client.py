@@ -68,7 +68,7 @@ async def render(
         response = await http.post(
             engine.address + protocol.RENDER_PATH,
             headers=protocol.engine_headers(engine),
-            json=protocol.build_render(items, carried),
+            json=protocol.build_render(items, carried, engine.model),
         )
     except httpx.HTTPError as error:
         raise _broken(engine, error) from error

@@ -37,6 +37,8 @@ class GenerateSpec:
     revision: RevisionDigest
     boot: BootId
     cache_salt: str
+    model: str | None = None
+    """The adapter's name at this engine, where the revision has one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,7 +113,7 @@ def build_generate(spec: GenerateSpec, *, stream: bool) -> tuple[dict[str, str],
         "stream": stream,
         "cache_salt": spec.cache_salt,
         "kv_transfer_params": spec.kv.to_params(),
-    }
+    } | _model(spec.model)
     return identity_headers(spec.revision, spec.boot), body
 
 
@@ -149,11 +151,16 @@ def parse_answer(status: int, body: bytes) -> Chunk:
         raise EngineFailed("The engine's answer has no choices.") from error
 
 
-def build_render(items: Sequence[Item], carried: Carried | None) -> dict[str, Any]:
-    return {
+def build_render(items: Sequence[Item], carried: Carried | None, model: str | None = None) -> dict[str, Any]:
+    return _model(model) | {
         "messages": [{"role": item.role.value, "content": item.text} for item in items],
         "carried": {"messages": carried.messages, "last_token": carried.last_token} if carried else None,
     }
+
+
+def _model(name: str | None) -> dict[str, str]:
+    """Without a name, an engine answers as its base."""
+    return {} if name is None else {"model": name}
 
 
 def parse_render(status: int, body: bytes) -> Rendered:

@@ -37,6 +37,7 @@ VIEWS: Mapping[str, View] = {
     "erasures": View(order="position", filters=("tenant_id", "conversation_id")),
     "alias_history": View(order="position", filters=("alias",)),
     "engines": View(order="position", filters=("engine", "revision")),
+    "engine_adapters": View(order="position", filters=("engine", "model", "revision")),
     "revisions": View(order="revision", filters=("revision", "label")),
     "tenants": View(order="tenant_id", filters=("tenant_id",)),
     "tenant_storage": View(order="tenant_id", filters=("tenant_id",)),

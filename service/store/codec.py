@@ -12,6 +12,8 @@ from service.domain.artifact import pack_tokens
 from service.domain.contract import Contract
 from service.domain.errors import Internal, InvalidInput
 from service.domain.events import (
+    AdapterServed,
+    AdapterWithdrawn,
     AliasMoved,
     AttemptFailed,
     Candidate,
@@ -317,6 +319,8 @@ READERS: dict[tuple[str, int], Callable[[Json], Event]] = {
     (AliasMoved.name, 1): lambda d: AliasMoved(**d),
     (AliasMoved.name, 2): lambda d: AliasMoved(**d | {"on_upgrade": _policy(d["on_upgrade"])}),
     (EngineRegistered.name, 1): lambda d: EngineRegistered(**d),
+    (AdapterServed.name, 1): lambda d: AdapterServed(**d),
+    (AdapterWithdrawn.name, 1): lambda d: AdapterWithdrawn(**d),
     (ContractApproved.name, 1): _contract_approved,
     (ContractRevoked.name, 1): lambda d: ContractRevoked(**d),
 }

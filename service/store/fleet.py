@@ -1,9 +1,26 @@
 """Revisions, aliases and engines as they are now; their moves are events, which the flows append."""
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from datetime import datetime
 
-from sqlalchemy import BigInteger, Connection, Select, Text, and_, case, column, func, select, table, update
+from sqlalchemy import (
+    BigInteger,
+    ColumnElement,
+    Connection,
+    Select,
+    Text,
+    and_,
+    case,
+    cast,
+    column,
+    func,
+    null,
+    select,
+    table,
+    union_all,
+    update,
+)
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.exc import IntegrityError
 
@@ -14,7 +31,14 @@ from service.domain.plan import Engine, EngineRole, EngineState
 from service.domain.revision import Descriptor, RevisionDigest
 from service.store.constraints import broken_constraint
 from service.store.leases import expired, lease_end
-from service.store.tables import REVISION_OF_ALIAS, REVISION_OF_ENGINE, aliases, engines, revisions
+from service.store.tables import (
+    REVISION_OF_ALIAS,
+    REVISION_OF_ENGINE,
+    aliases,
+    engine_adapters,
+    engines,
+    revisions,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -121,6 +145,17 @@ def register_engine(
         raise RevisionMismatch(wanted=known, measured=revision)
 
 
+def find_base(conn: Connection, boot: BootId) -> Descriptor | None:
+    """What the engine registered as; None for a boot that is unknown or gone."""
+    query = (
+        select(revisions.c.descriptor)
+        .join(engines, engines.c.revision == revisions.c.revision)
+        .where(engines.c.boot == boot, engines.c.state != EngineState.GONE)
+    )
+    found = conn.execute(query).scalar_one_or_none()
+    return None if found is None else Descriptor.from_json(found)
+
+
 def heartbeat(conn: Connection, *, boot: BootId, lease_s: float) -> bool:
     """False for a boot that is unknown or gone: it must register."""
     query = (
@@ -140,22 +175,29 @@ Serving = frozenset[tuple[str, ...]]
 
 
 def serving(conn: Connection) -> Serving:
-    """What a plan for a waiting turn depends on: differs whenever an engine or an alias has changed."""
-    alive = and_(~expired(engines.c.lease_expires_at), engines.c.state != EngineState.GONE)
-    found = conn.execute(select(engines.c.boot, engines.c.state).where(alive))
+    """What a plan for a waiting turn depends on: differs whenever an engine, its adapters or an alias has changed."""
+    found = conn.execute(select(engines.c.boot, engines.c.state).where(_alive()))
+    adapters = conn.execute(
+        select(engines.c.boot, cast(func.max(engine_adapters.c.told_at), Text))
+        .join(engine_adapters, engine_adapters.c.boot == engines.c.boot)
+        .where(_alive())
+        .group_by(engines.c.boot)
+    )
     pointed = conn.execute(select(aliases.c.alias, aliases.c.revision))
-    return frozenset(tuple(row) for row in (*found, *pointed))
+    return frozenset(tuple(row) for row in (*found, *adapters, *pointed))
 
 
-def live_engines(conn: Connection) -> list[Engine]:
-    """Those whose lease runs, in whatever state."""
-    alive = and_(~expired(engines.c.lease_expires_at), engines.c.state != EngineState.GONE)
-    return _engines(conn, _all_engines().where(alive))
+def live_engines(conn: Connection, of: Collection[RevisionDigest | None] | None = None) -> list[Engine]:
+    """Those whose lease runs, in whatever state, once for each revision that they serve: all, or only those given."""
+    query = _all_engines(adapters=True).where(_alive())
+    if of is not None:
+        query = query.where(_SERVED.c.revision.in_(sorted(filter(None, of))))
+    return _engines(conn, query)
 
 
 def list_engines(conn: Connection) -> list[Engine]:
-    """All that ever registered; one whose lease has run out is gone, whatever it said last."""
-    return _engines(conn, _all_engines())
+    """All that ever registered, as their bases; one whose lease has run out is gone, whatever it said last."""
+    return _engines(conn, _all_engines(adapters=False))
 
 
 def _aliases(conn: Connection, query: Select[*tuple[object, ...]]) -> list[Alias]:
@@ -169,19 +211,33 @@ def _aliases(conn: Connection, query: Select[*tuple[object, ...]]) -> list[Alias
     ]
 
 
-def _all_engines() -> Select[*tuple[object, ...]]:
+_BASES = select(engines.c.boot, engines.c.revision, null().cast(Text).label("model"))
+_ADAPTED = select(engine_adapters.c.boot, engine_adapters.c.revision, engine_adapters.c.model).where(
+    engine_adapters.c.revision.is_not(None)
+)
+_SERVED = union_all(_BASES, _ADAPTED).subquery("served")
+
+
+def _alive() -> ColumnElement[bool]:
+    return and_(~expired(engines.c.lease_expires_at), engines.c.state != EngineState.GONE)
+
+
+def _all_engines(*, adapters: bool) -> Select[*tuple[object, ...]]:
+    served = _SERVED if adapters else _BASES.subquery("served")
     state = case((expired(engines.c.lease_expires_at), EngineState.GONE), else_=engines.c.state)
     return (
         select(
             engines.c.boot,
-            engines.c.revision,
+            served.c.revision,
+            served.c.model,
             engines.c.address,
             engines.c.role,
             state.label("state"),
             func.coalesce(LOAD.c.attempts, 0).label("load"),
         )
-        .join_from(engines, LOAD, LOAD.c.engine == engines.c.boot, isouter=True)
-        .order_by(engines.c.registered_at, engines.c.boot)
+        .join_from(engines, served, served.c.boot == engines.c.boot)
+        .join(LOAD, LOAD.c.engine == engines.c.boot, isouter=True)
+        .order_by(engines.c.registered_at, engines.c.boot, served.c.model.nulls_first())
     )
 
 
@@ -190,6 +246,7 @@ def _engines(conn: Connection, query: Select[*tuple[object, ...]]) -> list[Engin
         Engine(
             boot=BootId(row.boot),
             revision=RevisionDigest(row.revision),
+            model=row.model,
             address=row.address,
             role=EngineRole(row.role),
             state=EngineState(row.state),

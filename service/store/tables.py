@@ -232,6 +232,19 @@ engines = Table(
     CheckConstraint("state in ('ready', 'draining', 'gone')", name="ck_engines_state"),
 )
 
+engine_adapters = Table(
+    "engine_adapters",
+    METADATA,
+    Column("boot", Text, primary_key=True),
+    Column("model", Text, primary_key=True),
+    Column("revision", Text, ForeignKey("revisions.revision", name="fk_engine_adapters_revision")),
+    Column("reason", Text),
+    Column("told_at", TIMESTAMP, nullable=False, server_default=NOW),
+    CheckConstraint("model <> ''", name="ck_engine_adapters_model"),
+    CheckConstraint("(revision is null) = (reason is not null)", name="ck_engine_adapters_known"),
+    Index("ix_engine_adapters_revision", "revision"),
+)
+
 contracts = Table(
     "contracts",
     METADATA,

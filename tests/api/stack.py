@@ -22,6 +22,7 @@ from service.domain.conversation import Conversation
 from service.domain.errors import Unavailable
 from service.domain.events import ConversationId, Event, TenantId
 from service.domain.plan import RebuildQueue
+from service.domain.revision import RevisionDigest
 from service.rollout_flow import Secrets
 from service.settings import Settings
 from service.store import artifacts, event_store, fleet, keys
@@ -111,6 +112,21 @@ class Stack:
         assert answer.status_code == 201, answer.text
         self.engines.append(engine)
 
+    def load_adapter(self, engine: SimulatedEngine, name: str, adapter: str) -> RevisionDigest:
+        """Returns the revision that requests for it are answered under, once the service knows of it."""
+        engine.adapters[name] = adapter
+        self.tell_adapters(engine)
+        return engine.computed_under(name).digest
+
+    def tell_adapters(self, engine: SimulatedEngine) -> None:
+        """As its launcher does after a heartbeat."""
+        told = [
+            {"model": name, "adapter": adapter, "revision": engine.computed_under(name).digest}
+            for name, adapter in engine.adapters.items()
+        ]
+        answer = self.admin.put(f"/admin/engines/{engine.boot}/adapters", json={"adapters": told})
+        assert answer.status_code == 200, answer.text
+
     def heartbeats(self, over: threading.Event) -> None:
         """As the launcher of each engine would send them, for as long as it lives."""
         while not over.wait(HEARTBEAT_S):
@@ -122,7 +138,10 @@ class Stack:
         assert self.admin.delete(f"/admin/engines/{engine.boot}").status_code == 204
 
     def move_alias(self, engine: SimulatedEngine, name: str = "production", **more: Any) -> None:
-        answer = self.admin.put(f"/admin/aliases/{name}", json={"revision": engine.revision} | more)
+        self.point(engine.revision, name, **more)
+
+    def point(self, revision: str, name: str = "production", **more: Any) -> None:
+        answer = self.admin.put(f"/admin/aliases/{name}", json={"revision": revision} | more)
         assert answer.status_code == 200, answer.text
 
     @contextmanager

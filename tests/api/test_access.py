@@ -21,6 +21,7 @@ OPERATOR_ROUTES = [
     ("POST", "/admin/engines"),
     ("POST", "/admin/engines/boot_1/heartbeat"),
     ("POST", "/admin/engines/boot_1/drain"),
+    ("PUT", "/admin/engines/boot_1/adapters"),
     ("DELETE", "/admin/engines/boot_1"),
     ("GET", "/admin/engines"),
     ("GET", "/admin/rebuilds/rb_1"),

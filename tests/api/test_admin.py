@@ -172,7 +172,7 @@ def test_a_heartbeat_keeps_an_engine_and_an_unknown_boot_must_register(stack: St
     assert stack.admin.post(f"/admin/engines/{BOOT}/heartbeat").status_code == 404
     stack.admin.post("/admin/engines", json=engine_body())
     answer = stack.admin.post(f"/admin/engines/{BOOT}/heartbeat")
-    assert answer.json() == {"lease_s": stack.settings.engine_lease_s}
+    assert answer.json() == {"lease_s": stack.settings.engine_lease_s, "adapters": {}}
     assert stack.admin.delete(f"/admin/engines/{BOOT}").status_code == 204
     assert stack.admin.post(f"/admin/engines/{BOOT}/heartbeat").status_code == 404
 

@@ -7,7 +7,7 @@ from sqlalchemy import text
 from service.domain.events import KvRefused, TenantId, TurnCompleted
 from service.engine.protocol import cache_salt
 from tests.api.stack import TENANT, Stack, eventually, running_stack
-from tests.engines.simulated import ASSISTANT, STOP, USER, SimulatedEngine, letter, render
+from tests.engines.simulated import ASSISTANT, STOP, USER, SimulatedEngine, letter, render, states_of
 
 
 def test_the_first_turn_is_cold_and_says_so(stack: Stack) -> None:
@@ -73,7 +73,7 @@ def test_without_the_guard_the_same_upgrade_would_answer_in_other_words(stack: S
     old = stack.start_engine("a")
     new = stack.start_engine("b")
     prompt = tuple(range(10, 30))
-    states = old._states(prompt, ())[1:13]
+    states = states_of(old.descriptor, prompt)[1:13]
     assert new.answer(prompt, states) != new.answer(prompt)
 
 

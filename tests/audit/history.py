@@ -8,6 +8,7 @@ from sqlalchemy import Connection
 
 from service import conversation_flow, erasure_flow, rollout_flow, turn_flow
 from service.conversation_flow import NewMessage, TurnRequest
+from service.domain.adapter import ServedAdapter, effective
 from service.domain.artifact import ArtifactId, BootId, MadeBy, RefusalReason
 from service.domain.events import (
     AttemptFailed,
@@ -66,6 +67,13 @@ class Story:
             lease_s=3600,
             now=self.later(minutes=1),
         )
+
+    def adapters(self, weights: str, boot: str, **adapters: str) -> dict[str, RevisionDigest]:
+        """Served from here on by that engine, in the place of those before; revisions by name."""
+        revisions = {n: effective(descriptor(weights), digest).digest for n, digest in adapters.items()}
+        told = [ServedAdapter(model=n, adapter=adapters[n], revision=r) for n, r in revisions.items()]
+        rollout_flow.serve_adapters(self.conn, BootId(boot), told, now=self.later(minutes=5))
+        return revisions
 
     def move(self, revision: RevisionDigest, by: str) -> None:
         now = self.later(minutes=1)
@@ -299,6 +307,11 @@ def tell(conn: Connection) -> None:
     )
     story.later(days=1)
     story.move(v12, "alice")
+    served = story.adapters("12" * 32, "boot_a1", legal="1e" * 32, style="5e" * 32)
+    story.move(served["legal"], "alice")
+    story.turn("what is a lease")
+    story.move(v12, "alice")
+    story.adapters("12" * 32, "boot_a1", style="5e" * 32)
 
 
 def _give_keys(story: Story) -> None:

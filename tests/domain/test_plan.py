@@ -151,6 +151,65 @@ def test_a_prefill_engine_of_another_revision_is_never_picked() -> None:
     assert pick_prefill((engine(NEW, role=EngineRole.PREFILL),), NEW) is not None
 
 
+BASE, LEGAL, STYLE = (
+    V12.digest,
+    with_kv(adapter="a" * 64).digest,
+    with_kv(adapter="b" * 64).digest,
+)
+ADAPTED = (
+    engine(BASE, "boot_a"),
+    engine(LEGAL, "boot_a", model="legal"),
+    engine(STYLE, "boot_a", model="style"),
+)
+
+
+@pytest.mark.parametrize(("target", "model"), [(BASE, None), (LEGAL, "legal"), (STYLE, "style")])
+def test_one_boot_serves_its_base_and_each_adapter_as_a_revision_of_its_own(
+    target: RevisionDigest, model: str | None
+) -> None:
+    chosen = plan(revision=None, target=target, fleet=ADAPTED, artifacts=(), tokens=0).engine
+    assert chosen is not None
+    assert (chosen.boot, chosen.revision, chosen.model) == ("boot_a", target, model)
+
+
+@pytest.mark.parametrize(("before", "after"), [(BASE, LEGAL), (LEGAL, STYLE), (STYLE, BASE)])
+def test_a_move_to_or_from_an_adapter_is_an_upgrade_like_any_other(
+    before: RevisionDigest, after: RevisionDigest
+) -> None:
+    result = plan(revision=before, target=after, fleet=ADAPTED, artifacts=(stored(before),))
+    assert (result.kind, result.revision, result.offer) == (
+        PlanKind.REBUILD,
+        after,
+        stored(before).artifact,
+    )
+    prefill = pick_prefill(ADAPTED, after)
+    assert prefill is not None
+    assert prefill.revision == after
+
+
+def test_a_turn_waits_for_an_adapter_that_no_engine_has_loaded() -> None:
+    result = plan(revision=BASE, target=STYLE, fleet=ADAPTED[:2])
+    assert (result.kind, result.engine) == (PlanKind.WAIT, None)
+
+
+def test_a_turn_that_stays_goes_on_with_its_adapter() -> None:
+    result = plan(
+        revision=LEGAL, target=STYLE, policy=OnUpgrade.STAY, fleet=ADAPTED, artifacts=(stored(LEGAL),)
+    )
+    assert (result.kind, result.revision) == (PlanKind.STAY, LEGAL)
+    assert result.engine is not None
+    assert result.engine.model == "legal"
+
+
+def test_an_adapter_under_two_names_is_asked_for_by_the_same_one_each_time() -> None:
+    names = ("law", "legal", "jus")
+    fleet = tuple(engine(LEGAL, "boot_a", model=name) for name in names)
+    for order in (fleet, fleet[::-1]):
+        chosen = plan(revision=None, target=LEGAL, fleet=order, artifacts=(), tokens=0).engine
+        assert chosen is not None
+        assert chosen.model == "jus"
+
+
 @pytest.mark.parametrize(
     ("choices", "decided"),
     [

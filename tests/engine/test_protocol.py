@@ -51,6 +51,13 @@ def test_sampling_is_sent_whole_and_logprobs_only_when_asked_for() -> None:
     assert body["sampling_params"]["logprobs"] == 0
 
 
+def test_an_adapter_is_asked_for_by_its_name_at_the_engine_and_a_base_by_none() -> None:
+    assert "model" not in protocol.build_generate(SPEC, stream=True)[1]
+    assert protocol.build_generate(replace(SPEC, model="legal"), stream=True)[1]["model"] == "legal"
+    assert "model" not in protocol.build_render((), None)
+    assert protocol.build_render((), None, "legal")["model"] == "legal"
+
+
 def test_top_p_of_zero_is_sent_as_the_least_that_the_engine_takes() -> None:
     greedy = replace(SPEC, sampling=replace(SPEC.sampling, top_p=0.0))
     assert protocol.build_generate(greedy, stream=True)[1]["sampling_params"]["top_p"] > 0

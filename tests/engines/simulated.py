@@ -1,6 +1,6 @@
 """A stand-in for vLLM with our connector: the same wire over real HTTP, and a model whose words come from its KV.
 
-Each token moves a state, keyed by the weights; the state after the prompt chooses the answer. A stored artifact is the
+Each token moves a state, keyed by the weights and the request's adapter; the state after the prompt chooses the answer. A stored artifact is the
 row of states that its producer went through, so KV made under other weights, or of other tokens, changes the words.
 """
 
@@ -18,6 +18,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
+from service.domain.adapter import effective
 from service.domain.artifact import ArtifactId, BootId, MadeBy, RefusalReason
 from service.domain.evidence import (
     BOOT_HEADER,
@@ -130,6 +131,8 @@ class SimulatedEngine:
         boot: str | None = None,
     ) -> None:
         self.descriptor = descriptor(weights, tokenizer=tokenizer, version=version)
+        self.adapters: dict[str, str] = {}
+        """Digests of those that are loaded, by the names that requests call them."""
         self.contracts: set[str] = set()
         """What its operator has given it."""
         self.boot = BootId(boot or f"boot_{uuid4().hex}")
@@ -169,22 +172,29 @@ class SimulatedEngine:
         self.faults.release.set()
         self._server.stop()
 
+    def computed_under(self, model: str | None) -> Descriptor:
+        return effective(self.descriptor, self.adapters.get(model or "", "none"))
+
     def kill(self) -> None:
         """Connections break off, and new ones are refused."""
         self.alive = False
         self._server.kill()
 
-    def answer(self, prompt: Sequence[int], states: Sequence[bytes] = ()) -> list[int]:
+    def answer(
+        self, prompt: Sequence[int], states: Sequence[bytes] = (), *, model: str | None = None
+    ) -> list[int]:
         """What comes of a prompt, with the states of a loaded prefix or cold; the stop token last."""
-        rows = self._states(prompt, states)
-        state, output = rows[-1], list[int]()
+        return self._answer(self.computed_under(model), prompt, states)
+
+    def _answer(self, own: Descriptor, prompt: Sequence[int], states: Sequence[bytes]) -> list[int]:
+        state, output = states_of(own, prompt, states)[-1], list[int]()
         for _ in range(ANSWER_WORDS):
             output.append(FIRST_WORD + state[0] % len(WORDS))
-            state = self._next(state, output[-1])
+            state = _next(own, state, output[-1])
         return [*output, STOP]
 
-    def cold_text(self, prompt: Sequence[int]) -> str:
-        return "".join(text_of(token) for token in self.answer(prompt))
+    def cold_text(self, prompt: Sequence[int], *, model: str | None = None) -> str:
+        return "".join(text_of(token) for token in self.answer(prompt, model=model))
 
     async def _identity(self, _: Request) -> Response:
         return JSONResponse(
@@ -199,7 +209,7 @@ class SimulatedEngine:
 
     async def _render(self, request: Request) -> Response:
         body = await request.json()
-        if (mismatch := self._mismatch(request)) is not None:
+        if (mismatch := self._mismatch(request, body)) is not None:
             return mismatch
         carried = body["carried"]
         if carried is None or self.faults.full_render:
@@ -221,7 +231,7 @@ class SimulatedEngine:
 
     async def _generate(self, request: Request) -> Response:
         body = await request.json()
-        if (mismatch := self._mismatch(request)) is not None:
+        if (mismatch := self._mismatch(request, body)) is not None:
             return mismatch
         prompt = tuple(body["token_ids"])
         if len(prompt) >= self.faults.max_model_len:
@@ -233,11 +243,12 @@ class SimulatedEngine:
         assert kv is not None
         self.prompts.append(prompt)
         self.requests.append(body)
-        loaded, refusal, states = self._admit(kv, prompt)
+        own = self.computed_under(body.get("model"))
+        loaded, refusal, states = self._admit(own, kv, prompt)
         self._evidence[kv.attempt] = Evidence(
             attempt=kv.attempt,
             boot=self.boot,
-            revision=self.descriptor.digest,
+            revision=own.digest,
             prompt_tokens=len(prompt),
             loaded=loaded,
             refusal=refusal,
@@ -248,10 +259,10 @@ class SimulatedEngine:
             return JSONResponse({"error": {"message": "KV load failure"}}, status_code=500)
         most, asked = body["sampling_params"]["max_tokens"], body["sampling_params"].get("logprobs")
         if body["stream"]:
-            words = self._watched(kv.attempt, self._stream(kv, prompt, states, most, asked))
+            words = self._watched(kv.attempt, self._stream(own, kv, prompt, states, most, asked))
             return StreamingResponse(words, media_type="text/event-stream")
-        output = self.answer(prompt, states)[:most]
-        self._publish(kv, prompt, states)
+        output = self._answer(own, prompt, states)[:most]
+        self._publish(own, kv, prompt, states)
         choice = _choice(output, "length" if output[-1] != STOP else "stop")
         return JSONResponse({"choices": [choice], "prompt_token_ids": self._echo(prompt)})
 
@@ -265,6 +276,7 @@ class SimulatedEngine:
 
     async def _stream(
         self,
+        own: Descriptor,
         kv: KvRequest,
         prompt: tuple[int, ...],
         states: Sequence[bytes],
@@ -280,7 +292,7 @@ class SimulatedEngine:
             yield 'data: {"error": {"message": "KV load failure", "code": 500}}\n\n'
             yield "data: [DONE]\n\n"
             return
-        output = self.answer(prompt, states)[:most]
+        output = self._answer(own, prompt, states)[:most]
         for number, token in enumerate(output):
             if self.faults.die_after == number:
                 self.faults.die_after = None
@@ -295,14 +307,14 @@ class SimulatedEngine:
             last = number == len(output) - 1
             reason = None if not last else "stop" if token == STOP else "length"
             yield _line(_choice([token], reason, asked), None if number else self._echo(prompt))
-        self._publish(kv, (*prompt, *output[:-1]), states)
+        self._publish(own, kv, (*prompt, *output[:-1]), states)
         yield "data: [DONE]\n\n"
 
     def _echo(self, prompt: tuple[int, ...]) -> list[int]:
         return [*prompt[:-1], prompt[-1] + 1] if self.faults.other_prompt else list(prompt)
 
     def _admit(
-        self, kv: KvRequest, prompt: tuple[int, ...]
+        self, own: Descriptor, kv: KvRequest, prompt: tuple[int, ...]
     ) -> tuple[Loaded | None, Refusal | None, Sequence[bytes]]:
         if kv.offer is None:
             return None, None, ()
@@ -314,15 +326,17 @@ class SimulatedEngine:
         if stored is None:
             return None, _refusal(kv.offer, RefusalReason.MANIFEST_MISSING, None), ()
         contract = kv.contract if kv.contract in self.contracts else None
-        if stored.descriptor.digest == self.revision:
+        if stored.descriptor.digest == own.digest:
             contract = None
         elif contract is None and not self.faults.unguarded:
-            differing = differing_fields(self.descriptor, stored.descriptor)
+            differing = differing_fields(own, stored.descriptor)
             return None, _refusal(kv.offer, RefusalReason.REVISION_MISMATCH, stored, differing), ()
         if stored.tenant != kv.tenant and not self.faults.unguarded:
             return None, _refusal(kv.offer, RefusalReason.TENANT_MISMATCH, stored), ()
         usable = min(len(stored.tokens), len(prompt) - LEFT_TO_COMPUTE) // BLOCK * BLOCK
-        if usable <= 0 or stored.tokens[:usable] != prompt[:usable]:
+        while usable > 0 and stored.tokens[:usable] != prompt[:usable]:
+            usable -= BLOCK
+        if usable <= 0:
             return None, _refusal(kv.offer, RefusalReason.TOKEN_MISMATCH, stored), ()
         loaded = Loaded(
             artifact=ArtifactId(kv.offer),
@@ -335,13 +349,15 @@ class SimulatedEngine:
         )
         return loaded, None, stored.states[:usable]
 
-    def _publish(self, kv: KvRequest, tokens: tuple[int, ...], states: Sequence[bytes]) -> None:
+    def _publish(
+        self, own: Descriptor, kv: KvRequest, tokens: tuple[int, ...], states: Sequence[bytes]
+    ) -> None:
         if kv.publish is None:
             return
         whole = len(tokens) // BLOCK * BLOCK
-        rows = self._states(tokens, states)[1:]
+        rows = states_of(own, tokens, states)[1:]
         self._store[kv.publish] = Stored(
-            descriptor=self.descriptor,
+            descriptor=own,
             producer=self.boot,
             tenant=kv.tenant,
             tokens=tokens[:whole],
@@ -349,7 +365,7 @@ class SimulatedEngine:
         )
         published = Published(
             artifact=kv.publish,
-            revision=self.descriptor.digest,
+            revision=own.digest,
             producer=self.boot,
             made_by=MadeBy.PREFILL,
             tokens=whole,
@@ -370,27 +386,30 @@ class SimulatedEngine:
         )
         self._publishing.discard(kv.attempt)
 
-    def _mismatch(self, request: Request) -> Response | None:
+    def _mismatch(self, request: Request, body: dict[str, Any]) -> Response | None:
         wanted, boot = request.headers[REVISION_HEADER], request.headers[BOOT_HEADER]
-        if wanted == self.revision and boot == self.boot:
+        own = self.computed_under(body.get("model")).digest
+        if wanted == own and boot == self.boot:
             return None
         error = {
             "type": "revision_mismatch",
             "wanted": wanted,
-            "measured": self.revision,
+            "measured": own,
             "differing_fields": ["weights"],
         }
         return JSONResponse({"error": error}, status_code=409)
 
-    def _states(self, tokens: Sequence[int], loaded: Sequence[bytes]) -> list[bytes]:
-        """The state before each token and after the last; those of a loaded prefix are taken as they are."""
-        rows = [b"start", *loaded]
-        for token in tokens[len(loaded) :]:
-            rows.append(self._next(rows[-1], token))
-        return rows
 
-    def _next(self, state: bytes, token: int) -> bytes:
-        return sha256(f"{self.descriptor.kv.weights} {token} ".encode() + state).digest()
+def states_of(own: Descriptor, tokens: Sequence[int], loaded: Sequence[bytes] = ()) -> list[bytes]:
+    """The state before each token and after the last; those of a loaded prefix are taken as they are."""
+    rows = [b"start", *loaded]
+    for token in tokens[len(loaded) :]:
+        rows.append(_next(own, rows[-1], token))
+    return rows
+
+
+def _next(own: Descriptor, state: bytes, token: int) -> bytes:
+    return sha256(f"{own.kv.weights} {own.kv.adapter} {token} ".encode() + state).digest()
 
 
 def render(messages: Sequence[dict[str, str]]) -> list[int]:

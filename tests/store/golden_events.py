@@ -3,6 +3,8 @@
 from service.domain.artifact import ArtifactId, BootId, RefusalReason
 from service.domain.contract import Contract
 from service.domain.events import (
+    AdapterServed,
+    AdapterWithdrawn,
     AliasMoved,
     AttemptFailed,
     Candidate,
@@ -142,6 +144,8 @@ GOLDEN: dict[str, Event] = {
         ),
         TurnFailed(turn=TURN, code="no_engine", message="No engine serves the revision now."),
         AliasMoved(alias="production", revision=V13, previous=V12, by="key_01"),
+        AdapterServed(boot=BOOT, model="legal", adapter="ad" * 32, revision=V13),
+        AdapterWithdrawn(boot=BOOT, model="legal", revision=V13),
         ContractApproved(contract=TERMS.id, terms=TERMS),
         ContractRevoked(contract=TERMS.id, by="key_01"),
         EngineRegistered(boot=BOOT, revision=V13, address="http://127.0.0.1:8001", role="both"),

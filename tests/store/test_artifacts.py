@@ -106,7 +106,7 @@ def test_losing_every_row_about_kv_changes_neither_history_nor_audit(
     with engine.connect() as conn:
         before = [event_store.load_conversation(conn, ACME, CHAT), *[conn.execute(v).all() for v in views]]
     with owner_engine.begin() as conn:
-        conn.execute(text("TRUNCATE artifacts, rebuilds, engines, turns"))
+        conn.execute(text("TRUNCATE artifacts, rebuilds, engines, engine_adapters, turns"))
     with engine.connect() as conn:
         after = [event_store.load_conversation(conn, ACME, CHAT), *[conn.execute(v).all() for v in views]]
         assert artifacts.of_conversation(conn, ACME, CHAT) == []

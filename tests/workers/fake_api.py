@@ -29,6 +29,7 @@ class FakeApi:
     refuse: tuple[int, str] | None = None
     revisions: dict[str, Any] = field(default_factory=dict)
     engines: list[dict[str, Any]] = field(default_factory=list)
+    adapters: dict[str, Any] = field(default_factory=dict)
 
     @property
     def url(self) -> str:
@@ -43,7 +44,10 @@ class FakeApi:
                 self.known.add(body["boot"])
                 return 201, {"boot": body["boot"], "revision": "rev_", "lease_s": LEASE_S}
             case "POST", ["engines", boot, "heartbeat"] if boot in self.known:
-                return 200, {"lease_s": LEASE_S}
+                return 200, {"lease_s": LEASE_S, "adapters": self.adapters}
+            case "PUT", ["engines", boot, "adapters"] if boot in self.known:
+                self.adapters = {told["model"]: told.get("revision") for told in body["adapters"]}
+                return 200, {}
             case "POST", ["engines", boot, "drain"] if boot in self.known:
                 return 200, {}
             case "DELETE", ["engines", boot] if boot in self.known:
@@ -78,7 +82,7 @@ def serving(port: int) -> Iterator[FakeApi]:
             self.end_headers()
             self.wfile.write(data)
 
-        do_GET = do_POST = do_DELETE = _any  # noqa: N815 as http.server calls them
+        do_GET = do_POST = do_PUT = do_DELETE = _any  # noqa: N815 as http.server calls them
 
         def log_message(self, *_: object) -> None:
             """Quiet."""

@@ -8,9 +8,11 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from service.domain.adapter import effective
 from stack.ports import find_free_port
 from tests.domain.descriptors import V12, V13
 from tests.workers.fake_api import FakeApi, serving
@@ -18,6 +20,7 @@ from tests.workers.launched import REPOSITORY, Launched, gone, identity, until
 from workers.engine_probe import TIMEOUT_S
 
 SLEEPING_ZYGOTE = Path(__file__).with_name("sleeping_engine.py")
+ADAPTERS = {"legal": "a" * 64, "style": "b" * 64}
 TERM, KILL, STOP, CONT = signal.SIGTERM, signal.SIGKILL, signal.SIGSTOP, signal.SIGCONT
 
 
@@ -114,6 +117,34 @@ def test_an_engine_waits_for_an_api_that_is_not_there_yet(launched: Launched) ->
     time.sleep(1.5)
     with serving(port) as late:
         until(lambda: bool(late.known), "it never registered")
+
+
+def test_adapters_are_told_as_the_engine_measured_them_and_as_they_come_and_go(
+    launched: Launched, api: FakeApi
+) -> None:
+    revisions = {name: effective(V12, digest).digest for name, digest in ADAPTERS.items()}
+
+    def loaded(*names: str) -> dict[str, Any]:
+        told = [{"model": n, "adapter": ADAPTERS[n], "revision": revisions[n]} for n in names]
+        return identity() | {"adapters": told}
+
+    launched.behave(identity=loaded("legal"))
+    serve(launched, api)
+    until(lambda: api.adapters == {"legal": revisions["legal"]}, "the adapter was never told")
+    launched.behave(identity=loaded("legal", "style"))
+    until(lambda: api.adapters == revisions, "the adapter loaded at run time was never told")
+    launched.behave(identity=loaded("style"))
+    until(lambda: list(api.adapters) == ["style"], "the adapter that was unloaded is still there")
+
+
+def test_an_adapter_that_is_not_what_its_engine_claims_is_not_told(launched: Launched, api: FakeApi) -> None:
+    told = {"model": "legal", "adapter": ADAPTERS["legal"], "revision": V13.digest}
+    launched.behave(identity=identity() | {"adapters": [told]})
+    launched.start()
+    status, said = launched.end()
+    assert status == 1
+    assert f"claims {V13.digest} for adapter 'legal'" in said
+    assert api.known == set()
 
 
 def test_sigterm_drains_then_stops_the_engine_then_leaves(launched: Launched, api: FakeApi) -> None:

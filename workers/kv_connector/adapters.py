@@ -8,11 +8,11 @@ import os
 import secrets
 import shutil
 from collections import OrderedDict
-from dataclasses import replace
 from pathlib import Path
 from re import fullmatch
 from typing import Any
 
+from service.domain.adapter import ADAPTER_FORM, NO_ADAPTER, effective
 from service.domain.errors import InvalidInput
 from service.domain.revision import Descriptor
 from workers.kv_connector.weights import files_digest
@@ -21,8 +21,7 @@ FOLDER = "adapters"
 """Of the private copies, inside the engine's run folder."""
 FILES = ("adapter_config.json", "adapter_model.safetensors")
 """All that is copied, so that nothing else can decide what is loaded."""
-NO_ADAPTER = "none"
-KEPT = 256
+KEPT = 4096
 
 StatKey = tuple[tuple[int, ...], ...]
 
@@ -59,11 +58,6 @@ def adapter_digest(folder: Path) -> str:
     return files_digest([folder / name for name in FILES], cache=None)
 
 
-def effective(own: Descriptor, adapter: str) -> Descriptor:
-    """What a request with this adapter is computed under."""
-    return own if adapter == own.kv.adapter else replace(own, kv=replace(own.kv, adapter=adapter))
-
-
 class Adapters:
     """Which adapter a request is really computed with. Anything that is not certain has no identity."""
 
@@ -86,7 +80,7 @@ class Adapters:
         if lora is None:
             return NO_ADAPTER
         copy = Path(lora.lora_path)
-        if copy.parent != self._folder or not fullmatch(r"[0-9a-f]{64}", copy.name):
+        if copy.parent != self._folder or not fullmatch(ADAPTER_FORM, copy.name):
             raise _unknown(lora, f"it was loaded from '{copy}', which others may write: use --adapter")
         if lora.load_inplace:
             raise _unknown(lora, "it is reloaded in place while requests run")

@@ -9,11 +9,11 @@ import vllm
 from vllm import envs
 
 from service.domain import canonical
+from service.domain.adapter import NO_ADAPTER
 from service.domain.artifact import SERIALIZER_ABI, Tensor
 from service.domain.canonical import Scalar
 from service.domain.errors import InvalidInput
 from service.domain.revision import Descriptor, KvIdentity
-from workers.kv_connector.adapters import NO_ADAPTER
 from workers.kv_connector.flat import flatten
 from workers.kv_connector.model_config import architecture_of, depends_on_length, position_of
 from workers.kv_connector.text_identity import measure_text

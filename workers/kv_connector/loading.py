@@ -4,9 +4,9 @@ import time
 from collections.abc import Callable, Iterable
 from typing import Any
 
+from service.domain.adapter import effective
 from service.domain.artifact import Block, RefusalReason, refused_by_contract
 from service.domain.evidence import Loaded, Refusal
-from workers.kv_connector.adapters import effective
 from workers.kv_connector.block_file import BlockHeader, BlockUnreadable
 from workers.kv_connector.holds import GivenUp, Hold
 from workers.kv_connector.jobs import WEIGHTS_CHANGED, LoadJob

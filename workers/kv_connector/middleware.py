@@ -6,7 +6,7 @@ Composition root: reads EVERTURN_RUN_DIR and EVERTURN_STORE, as set by whoever s
 import asyncio
 import json
 import os
-from collections.abc import Awaitable, Callable, MutableMapping
+from collections.abc import Awaitable, Callable, Mapping, MutableMapping
 from math import isnan
 from pathlib import Path
 from threading import Lock
@@ -76,7 +76,7 @@ class EverturnMiddleware:
         self._identity = KnownIdentity(self._run_dir)
         self._tokenizer: Any = None
         self._rendering = Lock()
-        self._adapters = AdapterFront(_folder("EVERTURN_RUN_DIR"))
+        self._adapters = AdapterFront(_folder("EVERTURN_RUN_DIR"), self._store.put_descriptor)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -107,7 +107,7 @@ class EverturnMiddleware:
             self._check_claims(scope, identity)
         match method, path.split("/")[1:]:
             case "GET", ["everturn", "identity"]:
-                return _identity_answer(identity)
+                return await self._identity_answer(scope, identity)
             case "GET", ["everturn", "attempts", attempt]:
                 return await self._attempt(attempt, scope)
             case "GET", ["everturn", "guard"]:
@@ -125,10 +125,9 @@ class EverturnMiddleware:
         self, scope: Scope, receive: Receive, identity: dict[str, Any]
     ) -> tuple[Scope, Receive, dict[str, Any]]:
         """What a claim is compared with is the revision of the model that the request names."""
-        path = _route(scope)
-        if scope["method"] != "POST" or path.startswith("/everturn/") or not _takes_adapters(scope):
+        path, loaded = _route(scope), _adapters_of(scope)
+        if scope["method"] != "POST" or loaded is None:
             return scope, receive, identity
-        loaded = scope["app"].state.openai_serving_models.lora_requests
         if path == LOAD_ROUTE:
             body = await self._adapters.private_load(await _body(receive), loaded)
             headers = [(k, v) for k, v in scope["headers"] if k.lower() != b"content-length"]
@@ -167,6 +166,14 @@ class EverturnMiddleware:
         if theirs is None or identity["revision"] is None:
             return []
         return list(differing_fields(Descriptor.from_json(identity["descriptor"]), theirs))
+
+    async def _identity_answer(self, scope: Scope, identity: dict[str, Any]) -> object:
+        if identity["revision"] is None:
+            raise Problem(503, "unmeasured", f"This engine has no measured revision: {identity['error']}.")
+        loaded = _adapters_of(scope)
+        if loaded is None:
+            return identity
+        return identity | {"adapters": await self._adapters.served(identity, loaded)}
 
     async def _attempt(self, attempt: str, scope: Scope) -> object:
         left = _wait_s(scope)
@@ -210,12 +217,6 @@ def _setting(variable: str) -> str:
     if not value:
         raise InvalidInput(f"{variable} is not set: give what the engine's connector has too.", variable)
     return value
-
-
-def _identity_answer(identity: dict[str, Any]) -> object:
-    if identity["revision"] is None:
-        raise Problem(503, "unmeasured", f"This engine has no measured revision: {identity['error']}.")
-    return identity
 
 
 def _render_request(body: bytes) -> tuple[list[Message], Carried | None]:
@@ -276,6 +277,14 @@ def _replayed(body: bytes, receive: Receive) -> Receive:
 
 def _takes_adapters(scope: Scope) -> bool:
     return getattr(scope["app"].state.vllm_config, "lora_config", None) is not None
+
+
+def _adapters_of(scope: Scope) -> Mapping[str, Any] | None:
+    """LoRARequests of vLLM by name; None at an engine that takes none."""
+    if not _takes_adapters(scope):
+        return None
+    loaded: Mapping[str, Any] = scope["app"].state.openai_serving_models.lora_requests
+    return loaded
 
 
 def _stamps(identity: dict[str, Any]) -> list[tuple[bytes, bytes]]:

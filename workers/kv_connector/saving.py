@@ -6,10 +6,10 @@ from typing import Any
 
 import torch
 
+from service.domain.adapter import effective
 from service.domain.artifact import Block, BootId, MadeBy, Manifest
 from service.domain.evidence import Published
 from service.domain.revision import Descriptor, RevisionDigest
-from workers.kv_connector.adapters import effective
 from workers.kv_connector.block_file import BlockHeader, BlockUnreadable, checksum
 from workers.kv_connector.holds import GivenUp, Hold
 from workers.kv_connector.jobs import WEIGHTS_CHANGED, SaveBlock, SaveJob

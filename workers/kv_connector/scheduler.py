@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
+from service.domain.adapter import NO_ADAPTER
 from service.domain.artifact import (
     Admitted,
     BootId,
@@ -24,7 +25,7 @@ from service.domain.contract import Contract
 from service.domain.errors import InvalidInput
 from service.domain.evidence import Evidence, KvRequest, Loaded, Published, Refusal
 from service.domain.revision import Descriptor
-from workers.kv_connector.adapters import NO_ADAPTER, Adapters
+from workers.kv_connector.adapters import Adapters
 from workers.kv_connector.contract_folder import ContractFolder
 from workers.kv_connector.counters import Count, Counters
 from workers.kv_connector.hash_root import HashRoot

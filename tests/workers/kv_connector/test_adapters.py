@@ -7,13 +7,14 @@ from typing import Any
 
 import pytest
 
+from service.domain.adapter import effective
 from service.domain.artifact import BootId, RefusalReason
 from service.domain.errors import InvalidInput
 from service.domain.evidence import Evidence, Loaded, Refusal
 from tests.domain.descriptors import V12
 from tests.workers.kv_connector.paged_fakes import save, side
 from tests.workers.kv_connector.scenes import HANDLE, request
-from workers.kv_connector.adapters import FILES, Adapters, effective, take_copy
+from workers.kv_connector.adapters import FILES, Adapters, take_copy
 from workers.kv_connector.counters import Counters
 from workers.kv_connector.hash_root import HashRoot
 from workers.kv_connector.jobs import Outcomes

@@ -7,13 +7,14 @@ from typing import Any
 import httpx
 import pytest
 
+from service.domain.adapter import effective
 from service.domain.artifact import RefusalReason
 from service.domain.evidence import REVISION_HEADER
 from service.domain.revision import Descriptor
 from tests.engines.adapters import TinyAdapter
 from tests.engines.real import EngineHall, RealEngine, new_handle
 from tests.workers.kv_connector.prompts import prompt
-from workers.kv_connector.adapters import FOLDER, effective, take_copy
+from workers.kv_connector.adapters import FOLDER, take_copy
 
 pytestmark = pytest.mark.engine
 
@@ -86,6 +87,40 @@ def test_a_claim_is_compared_with_the_model_that_the_request_names(engine: RealE
             assert reply.known.revision == claimed
         else:
             assert reply.document["error"]["measured"] == (adapted if model else own.digest)
+            assert reply.document["error"]["differing_fields"] == ["adapter"]
+
+
+def test_an_engine_tells_what_it_serves_as_it_comes_and_goes(engine: RealEngine, folder: Path) -> None:
+    own = Descriptor.from_json(engine.identity["descriptor"])
+    digests = {
+        name: take_copy(adapter.write(folder / name), folder / "copies").name
+        for name, adapter in (("one", A), ("three", TinyAdapter(seed=4)))
+    }
+
+    def told() -> dict[str, Any]:
+        return {adapter["model"]: adapter for adapter in engine.identity["adapters"]}
+
+    def as_served(name: str) -> dict[str, Any]:
+        return {"model": name, "adapter": digests[name], "revision": effective(own, digests[name]).digest}
+
+    assert told()["one"] == as_served("one")
+    assert load(engine, "three", folder / "three").status_code == 200
+    assert told()["three"] == as_served("three")
+    unload = {"lora_name": "three"}
+    assert engine.http.post(f"{engine.url}/v1/unload_lora_adapter", json=unload).status_code == 200
+    assert "three" not in told()
+
+
+def test_rendering_takes_a_claim_for_an_adapter_by_its_name(engine: RealEngine) -> None:
+    [one] = [adapter for adapter in engine.identity["adapters"] if adapter["model"] == "one"]
+    ask = {"messages": [{"role": "user", "content": "hi"}], "carried": None}
+    claim = {REVISION_HEADER: one["revision"]}
+
+    def render(**model: str) -> httpx.Response:
+        return engine.http.post(f"{engine.url}/everturn/render", json=ask | model, headers=claim)
+
+    assert render(model="one").json() == engine.http.post(f"{engine.url}/everturn/render", json=ask).json()
+    assert render().status_code == 409
 
 
 def test_an_adapter_that_vllm_was_given_past_us_reads_and_publishes_nothing(
@@ -102,6 +137,8 @@ def test_an_adapter_that_vllm_was_given_past_us_reads_and_publishes_nothing(
     assert reply.known.refusal is not None
     assert reply.known.refusal.reason is RefusalReason.REVISION_UNKNOWN
     assert "--adapter" in reply.known.refusal.detail
+    [told] = other.identity["adapters"]
+    assert (told["model"], "revision" in told, "--adapter" in told["reason"]) == ("raw", False, True)
     assert other.generate(ids, model="raw").known.local_tokens == 0, "nor from the engine's own cache"
     assert reply.tokens == engine.cold(ids, model="one").tokens
     engine_hall.stop(other)
