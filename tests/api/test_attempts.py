@@ -48,7 +48,7 @@ def test_kv_that_breaks_while_it_loads_is_left_out_of_the_next_attempt(stack: St
     assert text_of(answer) == engine.cold_text(engine.prompts[-1])
 
 
-def test_kv_refused_for_what_it_is_is_never_offered_again(stack: Stack) -> None:
+def test_f5_kv_refused_for_what_it_is_is_never_offered_again(stack: Stack) -> None:
     engine = stack.start_engine("a", alias=True)
     conversation = stack.conversation()
     stack.ask("one", conversation=conversation)

@@ -28,7 +28,7 @@ def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("adapters") / "style"
 
 
-def test_an_adapter_overwritten_in_place_then_put_back_then_scaled(
+def test_k6_an_adapter_overwritten_in_place_then_put_back_then_scaled(
     engine_hall: EngineHall, tiny_v12: Path, kv_store: Path, path: Path
 ) -> None:
     ids, handle, bare = prompt("k6"), new_handle(), new_handle()

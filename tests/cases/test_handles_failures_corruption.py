@@ -10,6 +10,7 @@ from service.domain.artifact import RefusalReason
 from tests.engines.offers import (
     assert_equals_cold,
     block_files,
+    empty,
     flip_one_bit,
     lengthen,
     manifest_path,
@@ -45,6 +46,8 @@ def test_f1_a_good_handle_is_read(v12_engine: RealEngine, second_v12_engine: Rea
     "handle",
     [
         "../../../etc/passwd",
+        "/etc/passwd",
+        "kv_0123456789/../../secret",
         "kv_\x00aaaaaaaaaa",
         "kv_" + "a" * 10_000,
         "",
@@ -52,7 +55,7 @@ def test_f1_a_good_handle_is_read(v12_engine: RealEngine, second_v12_engine: Rea
         7,
         ["kv_aaaaaaaa"],
     ],
-    ids=["path", "nul", "10 kB", "empty", "upper case", "number", "list"],
+    ids=["path", "absolute", "path after a name", "nul", "10 kB", "empty", "upper case", "number", "list"],
 )
 def test_f1_what_is_no_handle_is_refused_before_any_read(v12_engine: RealEngine, handle: object) -> None:
     ids = prompt(303)
@@ -111,6 +114,24 @@ def test_f1_a_handle_whose_blocks_were_evicted_is_refused(
     assert_equals_cold(second_v12_engine, second_v12_engine.generate(ids), ids)
 
 
+def test_f1_a_handle_reused_after_eviction_gives_no_other_prompts_answer(v12_engine: RealEngine) -> None:
+    ids, other = prompt("F1 reused"), prompt("F1 reused by another")
+    handle = published(v12_engine, ids)
+    manifest_path(v12_engine, handle).unlink()
+    assert v12_engine.generate(other, publish=handle, max_tokens=1).known.published is not None
+    reply = v12_engine.cold(ids, offer=handle)
+    assert refusal_of(reply).reason is RefusalReason.TOKEN_MISMATCH
+    assert_equals_cold(v12_engine, reply, ids)
+    assert v12_engine.cold(other, offer=handle).known.loaded is not None
+
+
+def test_f1_a_handle_of_another_tenant_is_refused(v12_engine: RealEngine) -> None:
+    ids = prompt("F1 tenant")
+    reply = v12_engine.cold(ids, offer=published(v12_engine, ids), tenant="tenant_b")
+    assert refusal_of(reply).reason is RefusalReason.MANIFEST_MISSING
+    assert_equals_cold(v12_engine, reply, ids)
+
+
 def test_f1_another_prompts_artifact_is_refused(v12_engine: RealEngine) -> None:
     handle = published(v12_engine, prompt(308))
     ids = prompt(309)
@@ -154,6 +175,7 @@ def recomputing(engine_hall: EngineHall, v12_engine: RealEngine, tiny_v12: Path)
         (truncate, RefusalReason.BLOCK_UNREADABLE),
         (lengthen, RefusalReason.BLOCK_UNREADABLE),
         (spoil_header, RefusalReason.BLOCK_UNREADABLE),
+        (empty, RefusalReason.BLOCK_UNREADABLE),
         (Path.unlink, RefusalReason.BLOCK_MISSING),
     ],
 )

@@ -11,6 +11,7 @@ from service.domain.errors import InvalidDescriptor
 from service.domain.revision import Descriptor
 from tests.domain.descriptors import V12, with_kv
 from tests.workers.kv_connector.paged_fakes import SIZE, TENANT, TOKENS, manifest_of, save, side
+from tests.workers.kv_connector.scenes import request, scheduler_side
 from workers.kv_connector.hash_root import HashRoot
 
 HANDLE = "kv_0123456789"
@@ -66,6 +67,28 @@ def test_k4_another_runner_layout_or_shard_map_of_equal_bytes_is_refused(
 ) -> None:
     assert verdict(with_kv(V12, **changes)) == (field,)
     assert verdict(V12) == ()
+
+
+@pytest.mark.parametrize(
+    "own",
+    [
+        with_kv(model_runner="v2"),
+        with_kv(kv_layout={"name": "BLNHC"}),
+        with_kv(shards={"tensor_parallel": 2}),
+    ],
+    ids=["runner", "layout", "shards"],
+)
+def test_k4_it_is_refused_before_any_byte_of_payload_is_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, own: Descriptor
+) -> None:
+    writer = side(tmp_path / "kv")
+    save(writer, HANDLE)
+    monkeypatch.setattr(type(writer.store), "read_block", lambda *_: pytest.fail("read"))
+    asked = request(offer=HANDLE)
+    other, same = scheduler_side(tmp_path, own), scheduler_side(tmp_path, V12)
+    assert other.matched(asked, 0) == 0
+    assert other.jobs().loads == ()
+    assert same.matched(asked, 0) == 3 * SIZE
 
 
 @pytest.mark.parametrize("order", [(1, 0), (0,)], ids=["layers swapped", "layer missing"])

@@ -160,23 +160,34 @@ def test_k3_a_kv_dtype_of_equal_page_size_is_refused(
     engine_hall.stop(consumer)
 
 
+def swapped(payload: bytes, one: int, other: int, *, parts: int) -> bytes:
+    """A block is two layers of two heads, each its K and then its V."""
+    size = len(payload) // parts
+    pieces = [payload[at * size : (at + 1) * size] for at in range(parts)]
+    pieces[one], pieces[other] = pieces[other], pieces[one]
+    return b"".join(pieces)
+
+
 @pytest.mark.engine
 @pytest.mark.parametrize(
     "permuted",
     [
-        lambda payload: payload[len(payload) // 2 :] + payload[: len(payload) // 2],
+        lambda payload: swapped(payload, 0, 1, parts=2),
+        lambda payload: swapped(payload, 0, 1, parts=4),
+        lambda payload: swapped(payload, 0, 1, parts=8),
         lambda payload: bytes(len(payload)),
     ],
-    ids=["halves swapped", "all zero"],
+    ids=["layers swapped", "heads swapped", "K and V of a head swapped", "all zero"],
 )
 def test_k4_a_payload_rearranged_at_equal_size_is_refused(
     v12_engine: RealEngine, second_v12_engine: RealEngine, permuted: Callable[[bytes], bytes]
 ) -> None:
-    ids = prompt(f"K4 {permuted(b'ab')!r}")
+    ids = prompt(f"K4 {permuted(bytes(range(8)))!r}")
     handle = published(v12_engine, ids)
     path = block_files(v12_engine, handle)[1]
     size = int(json.loads(unsealed(manifest_path(v12_engine, handle).read_bytes()))["blocks"][1]["size"])
     data = path.read_bytes()
+    assert permuted(data[-size:]) != data[-size:]
     path.write_bytes(data[:-size] + permuted(data[-size:]))
     failed = second_v12_engine.generate(ids, offer=handle)
     assert failed.status == 500

@@ -150,6 +150,21 @@ def test_f3_a_writer_that_dies_beside_another_takes_nothing_from_it(tmp_path: Pa
     assert_loads_what_was_saved(tmp_path, AGAIN, side(tmp_path))
 
 
+def test_f6_an_artifact_that_expires_while_it_is_read_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The consumer's own clock, asked before the bytes are read and after them."""
+    save(side(tmp_path), HANDLE, lease_s=60)
+    reader = side(tmp_path, seed=7)
+    job = load_job(manifest_of(reader, HANDLE))
+    clock = iter([job.expires_ms - 1, job.expires_ms])
+    monkeypatch.setattr(time, "time_ns", lambda: next(clock) * 1_000_000)
+    outcome = reader.loader.load(job, None)
+    assert not isinstance(outcome, Loaded)
+    assert outcome.reason is RefusalReason.LEASE_EXPIRED
+    assert next(clock, None) is None
+
+
 CONVERSATIONS = 10
 
 

@@ -130,7 +130,7 @@ def _offered(state: Conversation) -> tuple[StoredArtifact, ...]:
     return offerable(state, state.turns[TURN], [STORED])
 
 
-def test_a_refused_handle_is_never_offered_again_to_the_same_turn() -> None:
+def test_f5_a_refused_handle_is_never_offered_again_to_the_same_turn() -> None:
     assert _offered(folded(OPENING)) == (STORED,)
     assert _offered(folded([*OPENING, pinned(), refused(RefusalReason.REVISION_MISMATCH)])) == ()
 

@@ -67,6 +67,21 @@ def test_the_turn_after_an_upgrade_is_rebuilt_and_equals_a_cold_prefill(
     assert fleet.output(turn) != fleet.cold(fleet.v12, turn).tokens
 
 
+def test_k1_the_audit_says_of_which_revision_the_refused_kv_was_and_of_which_the_engine(
+    fleet: Fleet, alias: str, chat: Chat
+) -> None:
+    """Equal config, weights moved by a tenth of their spread, one store."""
+    fleet.point(alias, fleet.v13)
+    turn = chat.say(TURNS[2])
+    rows = [row for row in fleet.auditor.refusals(chat.id) if row["turn_id"] == turn["id"]]
+    assert rows
+    for row in rows:
+        assert (row["reason"], row["differing"]) == ("revision_mismatch", ["weights"])
+        assert row["artifact_revision"] == fleet.v12["revision"]
+        assert row["engine_revision"] == fleet.v13["revision"]
+    assert fleet.output(turn) == fleet.cold(fleet.v13, turn).tokens
+
+
 def test_an_answer_from_stored_kv_has_the_log_probabilities_of_a_cold_one(
     fleet: Fleet, alias: str, chat: Chat
 ) -> None:

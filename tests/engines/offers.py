@@ -48,6 +48,10 @@ def truncate(path: Path) -> None:
     path.write_bytes(path.read_bytes()[:-1])
 
 
+def empty(path: Path) -> None:
+    path.write_bytes(b"")
+
+
 def lengthen(path: Path) -> None:
     path.write_bytes(path.read_bytes() + b"\0")
 
