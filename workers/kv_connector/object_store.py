@@ -200,17 +200,18 @@ class _Body(io.RawIOBase):
 
 def _client(bucket: str, prefix: str, *, timeout_s: float, retries: int) -> S3Store:
     """Endpoint, region and credentials are taken from the process's AWS_* environment, by obstore itself."""
-    return S3Store(
-        bucket,
-        prefix=prefix or None,
-        client_options={
-            # Where the endpoint that the operator gave is one.
-            "allow_http": True,
-            "connect_timeout": timedelta(seconds=min(timeout_s, 2.0)),
-            "timeout": timedelta(seconds=timeout_s),
-        },
-        retry_config={"max_retries": retries, "retry_timeout": timedelta(seconds=timeout_s)},
-    )
+    with _answers():
+        return S3Store(
+            bucket,
+            prefix=prefix or None,
+            client_options={
+                # Where the endpoint that the operator gave is one.
+                "allow_http": True,
+                "connect_timeout": timedelta(seconds=min(timeout_s, 2.0)),
+                "timeout": timedelta(seconds=timeout_s),
+            },
+            retry_config={"max_retries": retries, "retry_timeout": timedelta(seconds=timeout_s)},
+        )
 
 
 @contextmanager
@@ -227,6 +228,11 @@ def _answers() -> Iterator[None]:
         raise OSError(errno.EACCES, _told(error)) from error
     except BaseError as error:
         raise OSError(errno.EIO, _told(error)) from error
+    except BaseException as error:
+        # Of Rust, for an endpoint that is no address, for one. No name to import, and no Exception: it would end an engine.
+        if type(error).__name__ != "PanicException":
+            raise
+        raise OSError(errno.EIO, f"obstore gave up: {error}") from error
 
 
 def _told(error: Exception) -> str:

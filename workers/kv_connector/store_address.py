@@ -32,7 +32,12 @@ def open_store(address: str) -> BlockStore:
         from workers.kv_connector.object_store import ObjectStore  # noqa: PLC0415 engines on a folder lack obstore
     except ModuleNotFoundError as error:
         raise InvalidInput(f"'{full}' needs obstore: pip install obstore", "store") from error
-    return ObjectStore(bucket, prefix)
+    try:
+        return ObjectStore(bucket, prefix)
+    except OSError as error:
+        raise InvalidInput(
+            f"'{full}' cannot be used with this AWS_* environment: {error.strerror}", "store"
+        ) from error
 
 
 def _bucket_and_prefix(address: str) -> tuple[str, str]:

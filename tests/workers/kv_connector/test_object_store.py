@@ -252,6 +252,29 @@ def test_a_store_that_cannot_be_used_is_told_in_one_line(
     assert "\n" not in str(caught.value)
 
 
+def test_an_endpoint_that_is_no_address_is_told_in_one_line(
+    bucket: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """obstore panics there, which no `except Exception` would catch."""
+    monkeypatch.setenv("AWS_ENDPOINT_URL", "no address")
+    store = ObjectStore(bucket, "")
+    with pytest.raises(
+        InvalidInput, match=r"does not answer \(obstore gave up: .*AWS_ENDPOINT_URL"
+    ) as caught:
+        store.require(make=True)
+    assert "\n" not in str(caught.value)
+    assert offered(store) is RefusalReason.STORE_UNREACHABLE
+
+
+def test_a_setting_that_is_none_is_told_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AWS_UNSIGNED_PAYLOAD", "perhaps")
+    with pytest.raises(
+        InvalidInput, match=r"with this AWS_\* environment: .*\"perhaps\" as boolean"
+    ) as caught:
+        open_store("s3://bucket")
+    assert "\n" not in str(caught.value)
+
+
 def test_without_obstore_the_way_out_is_told(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.delitem(__import__("sys").modules, "workers.kv_connector.object_store", raising=False)
     monkeypatch.setitem(__import__("sys").modules, "obstore", None)
