@@ -575,6 +575,31 @@ CREATE VIEW audit.engines AS
 ALTER VIEW audit.engines OWNER TO everturn_owner;
 
 --
+-- Name: kv_deletions; Type: TABLE; Schema: public; Owner: everturn_owner
+--
+
+CREATE TABLE public.kv_deletions (
+    artifact_id text NOT NULL,
+    tenant_id text NOT NULL,
+    conversation_id text NOT NULL,
+    asked_at timestamp with time zone NOT NULL,
+    tries bigint DEFAULT 0 NOT NULL,
+    tried_at timestamp with time zone,
+    store text,
+    found boolean,
+    failure text,
+    left_names text[],
+    done_at timestamp with time zone,
+    CONSTRAINT ck_kv_deletions_done CHECK (((done_at IS NULL) OR (failure IS NULL))),
+    CONSTRAINT ck_kv_deletions_tries CHECK (((tries >= 0) AND ((tries = 0) = (tried_at IS NULL))))
+);
+
+ALTER TABLE ONLY public.kv_deletions FORCE ROW LEVEL SECURITY;
+
+
+ALTER TABLE public.kv_deletions OWNER TO everturn_owner;
+
+--
 -- Name: erasures; Type: VIEW; Schema: audit; Owner: everturn_owner
 --
 
@@ -587,12 +612,47 @@ CREATE VIEW audit.erasures AS
     occurred_at AS erased_at,
     ( SELECT count(*) AS count
            FROM public.event_contents kept
-          WHERE ((kept.tenant_id = tombstone.tenant_id) AND (kept.stream = tombstone.stream))) AS contents_left
+          WHERE ((kept.tenant_id = tombstone.tenant_id) AND (kept.stream = tombstone.stream))) AS contents_left,
+    ( SELECT count(*) AS count
+           FROM public.kv_deletions kv
+          WHERE ((kv.tenant_id = tombstone.tenant_id) AND (kv.conversation_id = tombstone.stream) AND (kv.done_at IS NULL))) AS kv_left
    FROM public.events tombstone
   WHERE (type = 'conversation.erased'::text);
 
 
 ALTER VIEW audit.erasures OWNER TO everturn_owner;
+
+--
+-- Name: forks; Type: VIEW; Schema: audit; Owner: everturn_owner
+--
+
+CREATE VIEW audit.forks AS
+ SELECT forked."position",
+    forked.tenant_id,
+    forked.stream AS conversation_id,
+    (forked.payload ->> 'parent'::text) AS parent_id,
+    (forked.payload ->> 'turn'::text) AS after_turn_id,
+    ((forked.payload ->> 'parent_version'::text))::bigint AS parent_version,
+    ( WITH RECURSIVE lineage AS (
+                 SELECT (forked.payload ->> 'parent'::text) AS ancestor,
+                    1 AS generation
+                UNION ALL
+                 SELECT (earlier.payload ->> 'parent'::text),
+                    (lineage_1.generation + 1)
+                   FROM (lineage lineage_1
+                     JOIN public.events earlier ON (((earlier.tenant_id = forked.tenant_id) AND (earlier.stream = lineage_1.ancestor) AND (earlier.stream_version = 2) AND (earlier.type = 'conversation.forked'::text))))
+                  WHERE (lineage_1.generation < 100)
+                )
+         SELECT array_agg(lineage.ancestor ORDER BY lineage.generation) AS array_agg
+           FROM lineage) AS ancestors,
+    COALESCE((parent.chain = decode((forked.payload ->> 'parent_chain'::text), 'hex'::text)), false) AS parent_intact,
+    forked.occurred_at AS forked_at
+   FROM (public.events forked
+     LEFT JOIN public.events parent ON (((parent.tenant_id = forked.tenant_id) AND (parent.stream = (forked.payload ->> 'parent'::text)) AND (parent.stream_version = ((forked.payload ->> 'parent_version'::text))::bigint))))
+  WHERE (forked.type = 'conversation.forked'::text);
+
+
+ALTER VIEW audit.forks OWNER TO everturn_owner;
 
 --
 -- Name: api_keys; Type: TABLE; Schema: public; Owner: everturn_owner
@@ -638,6 +698,30 @@ CREATE VIEW audit.keys AS
 
 
 ALTER VIEW audit.keys OWNER TO everturn_owner;
+
+--
+-- Name: kv_deletions; Type: VIEW; Schema: audit; Owner: everturn_owner
+--
+
+CREATE VIEW audit.kv_deletions AS
+ SELECT artifact_id,
+    tenant_id,
+    conversation_id,
+    asked_at,
+        CASE
+            WHEN ((done_at IS NOT NULL) AND found) THEN 'deleted'::text
+            WHEN (done_at IS NOT NULL) THEN 'not there'::text
+            WHEN (failure IS NOT NULL) THEN 'failed'::text
+            ELSE 'waiting'::text
+        END AS state,
+    tries,
+    store,
+    failure,
+    done_at
+   FROM public.kv_deletions;
+
+
+ALTER VIEW audit.kv_deletions OWNER TO everturn_owner;
 
 --
 -- Name: rebuilds; Type: TABLE; Schema: public; Owner: everturn_owner
@@ -901,6 +985,23 @@ ALTER TABLE ONLY public.tenant_limits FORCE ROW LEVEL SECURITY;
 ALTER TABLE public.tenant_limits OWNER TO everturn_owner;
 
 --
+-- Name: tenant_retention; Type: TABLE; Schema: public; Owner: everturn_owner
+--
+
+CREATE TABLE public.tenant_retention (
+    tenant_id text NOT NULL,
+    after_days bigint NOT NULL,
+    set_at timestamp with time zone NOT NULL,
+    set_by text NOT NULL,
+    CONSTRAINT ck_tenant_retention_after_days CHECK (((after_days >= 1) AND (after_days <= 36500)))
+);
+
+ALTER TABLE ONLY public.tenant_retention FORCE ROW LEVEL SECURITY;
+
+
+ALTER TABLE public.tenant_retention OWNER TO everturn_owner;
+
+--
 -- Name: tenants; Type: VIEW; Schema: audit; Owner: everturn_owner
 --
 
@@ -914,9 +1015,13 @@ CREATE VIEW audit.tenants AS
     limits.concurrent_turns,
     limits.tokens,
     limits.set_at,
-    limits.set_by
-   FROM (public.tenants
-     LEFT JOIN public.tenant_limits limits USING (tenant_id));
+    limits.set_by,
+    retention.after_days AS erased_after_days,
+    retention.set_at AS retention_set_at,
+    retention.set_by AS retention_set_by
+   FROM ((public.tenants
+     LEFT JOIN public.tenant_limits limits USING (tenant_id))
+     LEFT JOIN public.tenant_retention retention USING (tenant_id));
 
 
 ALTER VIEW audit.tenants OWNER TO everturn_owner;
@@ -1166,6 +1271,14 @@ ALTER TABLE ONLY public.events
 
 
 --
+-- Name: kv_deletions pk_kv_deletions; Type: CONSTRAINT; Schema: public; Owner: everturn_owner
+--
+
+ALTER TABLE ONLY public.kv_deletions
+    ADD CONSTRAINT pk_kv_deletions PRIMARY KEY (artifact_id);
+
+
+--
 -- Name: rebuilds pk_rebuilds; Type: CONSTRAINT; Schema: public; Owner: everturn_owner
 --
 
@@ -1187,6 +1300,14 @@ ALTER TABLE ONLY public.revisions
 
 ALTER TABLE ONLY public.tenant_limits
     ADD CONSTRAINT pk_tenant_limits PRIMARY KEY (tenant_id);
+
+
+--
+-- Name: tenant_retention pk_tenant_retention; Type: CONSTRAINT; Schema: public; Owner: everturn_owner
+--
+
+ALTER TABLE ONLY public.tenant_retention
+    ADD CONSTRAINT pk_tenant_retention PRIMARY KEY (tenant_id);
 
 
 --
@@ -1265,6 +1386,13 @@ CREATE INDEX ix_events_feed ON public.events USING btree (txid, "position");
 
 
 --
+-- Name: ix_events_forks; Type: INDEX; Schema: public; Owner: everturn_owner
+--
+
+CREATE INDEX ix_events_forks ON public.events USING btree (tenant_id, ((payload ->> 'parent'::text))) WHERE (type = 'conversation.forked'::text);
+
+
+--
 -- Name: ix_events_occurred_at; Type: INDEX; Schema: public; Owner: everturn_owner
 --
 
@@ -1276,6 +1404,20 @@ CREATE INDEX ix_events_occurred_at ON public.events USING brin (occurred_at);
 --
 
 CREATE INDEX ix_events_refused ON public.events USING btree ("position") WHERE (type = 'kv.refused'::text);
+
+
+--
+-- Name: ix_kv_deletions_conversation; Type: INDEX; Schema: public; Owner: everturn_owner
+--
+
+CREATE INDEX ix_kv_deletions_conversation ON public.kv_deletions USING btree (tenant_id, conversation_id);
+
+
+--
+-- Name: ix_kv_deletions_waiting; Type: INDEX; Schema: public; Owner: everturn_owner
+--
+
+CREATE INDEX ix_kv_deletions_waiting ON public.kv_deletions USING btree (tries, asked_at) WHERE (done_at IS NULL);
 
 
 --
@@ -1413,6 +1555,14 @@ ALTER TABLE ONLY public.tenant_limits
 
 
 --
+-- Name: tenant_retention fk_tenant_retention_tenant_id; Type: FK CONSTRAINT; Schema: public; Owner: everturn_owner
+--
+
+ALTER TABLE ONLY public.tenant_retention
+    ADD CONSTRAINT fk_tenant_retention_tenant_id FOREIGN KEY (tenant_id) REFERENCES public.tenants(tenant_id);
+
+
+--
 -- Name: api_keys; Type: ROW SECURITY; Schema: public; Owner: everturn_owner
 --
 
@@ -1435,6 +1585,12 @@ ALTER TABLE public.event_contents ENABLE ROW LEVEL SECURITY;
 --
 
 ALTER TABLE public.events ENABLE ROW LEVEL SECURITY;
+
+--
+-- Name: kv_deletions; Type: ROW SECURITY; Schema: public; Owner: everturn_owner
+--
+
+ALTER TABLE public.kv_deletions ENABLE ROW LEVEL SECURITY;
 
 --
 -- Name: api_keys of_all_tenants; Type: POLICY; Schema: public; Owner: everturn_owner
@@ -1465,6 +1621,13 @@ CREATE POLICY of_all_tenants ON public.events TO everturn_owner, everturn_fleet 
 
 
 --
+-- Name: kv_deletions of_all_tenants; Type: POLICY; Schema: public; Owner: everturn_owner
+--
+
+CREATE POLICY of_all_tenants ON public.kv_deletions TO everturn_owner, everturn_fleet USING (true);
+
+
+--
 -- Name: rebuilds of_all_tenants; Type: POLICY; Schema: public; Owner: everturn_owner
 --
 
@@ -1476,6 +1639,13 @@ CREATE POLICY of_all_tenants ON public.rebuilds TO everturn_owner, everturn_flee
 --
 
 CREATE POLICY of_all_tenants ON public.tenant_limits TO everturn_owner, everturn_fleet USING (true);
+
+
+--
+-- Name: tenant_retention of_all_tenants; Type: POLICY; Schema: public; Owner: everturn_owner
+--
+
+CREATE POLICY of_all_tenants ON public.tenant_retention TO everturn_owner, everturn_fleet USING (true);
 
 
 --
@@ -1521,6 +1691,13 @@ CREATE POLICY of_one_tenant ON public.events TO everturn_service USING ((tenant_
 
 
 --
+-- Name: kv_deletions of_one_tenant; Type: POLICY; Schema: public; Owner: everturn_owner
+--
+
+CREATE POLICY of_one_tenant ON public.kv_deletions TO everturn_service USING ((tenant_id = NULLIF(current_setting('app.tenant'::text, true), ''::text)));
+
+
+--
 -- Name: rebuilds of_one_tenant; Type: POLICY; Schema: public; Owner: everturn_owner
 --
 
@@ -1532,6 +1709,13 @@ CREATE POLICY of_one_tenant ON public.rebuilds TO everturn_service USING ((tenan
 --
 
 CREATE POLICY of_one_tenant ON public.tenant_limits TO everturn_service USING ((tenant_id = NULLIF(current_setting('app.tenant'::text, true), ''::text)));
+
+
+--
+-- Name: tenant_retention of_one_tenant; Type: POLICY; Schema: public; Owner: everturn_owner
+--
+
+CREATE POLICY of_one_tenant ON public.tenant_retention TO everturn_service USING ((tenant_id = NULLIF(current_setting('app.tenant'::text, true), ''::text)));
 
 
 --
@@ -1559,6 +1743,12 @@ ALTER TABLE public.rebuilds ENABLE ROW LEVEL SECURITY;
 --
 
 ALTER TABLE public.tenant_limits ENABLE ROW LEVEL SECURITY;
+
+--
+-- Name: tenant_retention; Type: ROW SECURITY; Schema: public; Owner: everturn_owner
+--
+
+ALTER TABLE public.tenant_retention ENABLE ROW LEVEL SECURITY;
 
 --
 -- Name: tenants; Type: ROW SECURITY; Schema: public; Owner: everturn_owner
@@ -1821,11 +2011,27 @@ GRANT SELECT ON TABLE audit.engines TO everturn_auditor;
 
 
 --
+-- Name: TABLE kv_deletions; Type: ACL; Schema: public; Owner: everturn_owner
+--
+
+GRANT INSERT ON TABLE public.kv_deletions TO everturn_service;
+GRANT SELECT,INSERT,UPDATE ON TABLE public.kv_deletions TO everturn_fleet;
+
+
+--
 -- Name: TABLE erasures; Type: ACL; Schema: audit; Owner: everturn_owner
 --
 
 GRANT SELECT ON TABLE audit.erasures TO everturn_fleet;
 GRANT SELECT ON TABLE audit.erasures TO everturn_auditor;
+
+
+--
+-- Name: TABLE forks; Type: ACL; Schema: audit; Owner: everturn_owner
+--
+
+GRANT SELECT ON TABLE audit.forks TO everturn_fleet;
+GRANT SELECT ON TABLE audit.forks TO everturn_auditor;
 
 
 --
@@ -1855,6 +2061,14 @@ GRANT UPDATE(revoked_by) ON TABLE public.api_keys TO everturn_fleet;
 
 GRANT SELECT ON TABLE audit.keys TO everturn_fleet;
 GRANT SELECT ON TABLE audit.keys TO everturn_auditor;
+
+
+--
+-- Name: TABLE kv_deletions; Type: ACL; Schema: audit; Owner: everturn_owner
+--
+
+GRANT SELECT ON TABLE audit.kv_deletions TO everturn_fleet;
+GRANT SELECT ON TABLE audit.kv_deletions TO everturn_auditor;
 
 
 --
@@ -1932,6 +2146,13 @@ GRANT SELECT ON TABLE audit.tenant_storage TO everturn_auditor;
 
 GRANT SELECT ON TABLE public.tenant_limits TO everturn_service;
 GRANT INSERT,UPDATE ON TABLE public.tenant_limits TO everturn_fleet;
+
+
+--
+-- Name: TABLE tenant_retention; Type: ACL; Schema: public; Owner: everturn_owner
+--
+
+GRANT SELECT,INSERT,DELETE,UPDATE ON TABLE public.tenant_retention TO everturn_fleet;
 
 
 --

@@ -8,14 +8,13 @@ from itertools import takewhile
 
 from sqlalchemy import Connection
 
+from service import fork_flow
 from service.domain import decide
-from service.domain.conversation import Conversation, Item, evolve, fold
+from service.domain.conversation import Conversation, evolve
 from service.domain.errors import InvalidInput, NotFound
 from service.domain.events import (
     ConversationCreated,
-    ConversationEvent,
     ConversationId,
-    ConversationUpdated,
     ItemId,
     MessageAccepted,
     OnUpgrade,
@@ -30,7 +29,8 @@ from service.domain.limits import NO_LIMITS, Limits
 from service.domain.plan import resolve_policy
 from service.domain.revision import RevisionDigest
 from service.domain.turn import Turn
-from service.store import artifacts, event_store, fleet, tenants, turns
+from service.fork_flow import ForkPoint, Opening
+from service.store import ancestry, event_store, fleet, tenants, turns
 from service.store.timeline import Recorded, read_recorded
 
 NewId = Callable[[str], str]
@@ -112,20 +112,35 @@ def create_conversation(
     limits: Limits = NO_LIMITS,
 ) -> ConversationId:
     """Raises: InvalidInput: no such alias, or a limit of the tenant."""
-    known_alias(conn, alias, "alias")
-    limits.check("items", len(messages))
-    tenants.check_new_conversation(conn, tenant, limits)
-    conversation = ConversationId(new_id("conv_"))
     created = ConversationCreated(alias=alias, on_upgrade=on_upgrade, metadata=dict(metadata))
-    event_store.append(
-        conn,
-        tenant=tenant,
-        stream=conversation,
-        expected_version=0,
-        events=[created, *(new_message(m, new_id) for m in messages)],
-        now=now,
-    )
-    return conversation
+    fresh = Conversation(tenant=tenant, id=ConversationId(new_id("conv_")))
+    made = Opening(state=evolve(fresh, created), events=(created,))
+    return _record(conn, made, [new_message(m, new_id) for m in messages], now, limits)
+
+
+def fork_conversation(
+    conn: Connection,
+    *,
+    tenant: TenantId,
+    point: ForkPoint,
+    alias: str | None,
+    on_upgrade: OnUpgrade | None,
+    metadata: Mapping[str, str] | None,
+    messages: Sequence[NewMessage],
+    now: datetime,
+    new_id: NewId,
+    limits: Limits = NO_LIMITS,
+) -> ConversationId:
+    """What is None is as in the conversation that is forked.
+
+    Raises:
+        NotFound, Gone: the conversation, or the response after which it is forked.
+        InvalidInput: no answer to go on from, too many forks of forks, no such alias, or a limit of the tenant.
+    """
+    origin, turn = fork_flow.find_origin(conn, tenant, point)
+    created = fork_flow.made_like(origin, alias=alias, on_upgrade=on_upgrade, metadata=metadata)
+    made = fork_flow.fork(conn, origin, turn, ConversationId(new_id("conv_")), created)
+    return _record(conn, made, [new_message(m, new_id) for m in messages], now, limits)
 
 
 def accept_turn(
@@ -143,13 +158,11 @@ def accept_turn(
             return _same_request(known, request)
     if request.repeated and (same := _last_turn(conn, request)) is not None:
         return same
-    before = _target(conn, request, new_id)
+    opening = _opening(conn, request, new_id)
     tenants.check_new_turn(conn, request.tenant, request.limits)
-    state, events = before, list[ConversationEvent]()
-    if not before.exists:
+    state = opening.state
+    if opening.events:
         tenants.check_new_conversation(conn, request.tenant, request.limits)
-        created = ConversationCreated(alias=request.alias or request.default_alias)
-        state, events = evolve(before, created), [created]
     started, messages = _started(conn, request, state, new_id)
     request.limits.check("items", len(state.items) + len(messages))
     request.limits.check("tokens", sum(map(len, state.segments)))
@@ -157,8 +170,8 @@ def accept_turn(
         conn,
         tenant=request.tenant,
         stream=state.id,
-        expected_version=before.version,
-        events=[*events, *decide.accept_turn(state, messages, started)],
+        expected_version=state.version - len(opening.events),
+        events=[*opening.events, *decide.accept_turn(state, messages, started)],
         now=now,
     )
     turns.open_turn(
@@ -179,9 +192,7 @@ def preview_turn(conn: Connection, request: TurnRequest, new_id: NewId) -> tuple
 
     Raises: as `accept_turn`.
     """
-    state = _target(conn, request, new_id)
-    if not state.exists:
-        state = evolve(state, ConversationCreated(alias=request.alias or request.default_alias))
+    state = _opening(conn, request, new_id).state
     started, messages = _started(conn, request, state, new_id)
     return reduce(evolve, messages, state), started
 
@@ -191,7 +202,7 @@ def find_conversation(conn: Connection, tenant: TenantId, conversation: Conversa
     recorded = read_recorded(conn, tenant=tenant, stream=conversation)
     if not recorded:
         raise NotFound("conversation", conversation)
-    state = _fold(tenant, conversation, recorded)
+    state = _fold(conn, tenant, conversation, recorded)
     decide.check_there(state)
     return StoredConversation(state=state, created_at=recorded[0].occurred_at)
 
@@ -202,7 +213,7 @@ def find_response(conn: Connection, tenant: TenantId, turn: TurnId) -> StoredTur
     if conversation is None:
         raise NotFound("response", turn)
     recorded = read_recorded(conn, tenant=tenant, stream=conversation)
-    state = _fold(tenant, conversation, recorded)
+    state = _fold(conn, tenant, conversation, recorded)
     times = {r.event.name: r.occurred_at for r in recorded if getattr(r.event, "turn", None) == turn}
     return StoredTurn(
         state=state,
@@ -211,58 +222,6 @@ def find_response(conn: Connection, tenant: TenantId, turn: TurnId) -> StoredTur
         created_at=times[TurnStarted.name],
         completed_at=times.get(TurnCompleted.name),
     )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Edit:
-    """Of which conversation, and at which version of it, if the client named one."""
-
-    tenant: TenantId
-    conversation: ConversationId
-    head: int | None
-    now: datetime
-    limits: Limits = NO_LIMITS
-
-
-def update_conversation(conn: Connection, edit: Edit, metadata: Mapping[str, str]) -> None:
-    """Raises: NotFound; HeadMoved."""
-    _edit(conn, edit, lambda _: (ConversationUpdated(metadata=dict(metadata)),))
-
-
-def delete_conversation(conn: Connection, edit: Edit) -> None:
-    """Raises: NotFound; HeadMoved; ConversationLocked: a turn is open."""
-    _edit(conn, edit, decide.delete_conversation)
-    artifacts.forget_conversation(conn, edit.tenant, edit.conversation)
-
-
-def add_items(
-    conn: Connection, edit: Edit, messages: Sequence[NewMessage], new_id: NewId
-) -> tuple[Item, ...]:
-    """Raises: NotFound; HeadMoved; ConversationLocked: a turn is open; InvalidInput: a limit of the tenant."""
-    made = tuple(new_message(m, new_id) for m in messages)
-
-    def added(state: Conversation) -> tuple[ConversationEvent, ...]:
-        edit.limits.check("items", len(state.items) + len(made))
-        return decide.add_items(state, made)
-
-    return _edit(conn, edit, added).items[-len(made) :]
-
-
-def delete_item(conn: Connection, edit: Edit, item: ItemId) -> None:
-    """Raises: NotFound; HeadMoved; ConversationLocked: a turn is open."""
-    state = _edit(conn, edit, lambda state: decide.delete_item(state, item))
-    if not state.segments:
-        # Made of tokens that no prompt begins with any more, some of which somebody wanted gone.
-        artifacts.forget_conversation(conn, edit.tenant, edit.conversation)
-
-
-def delete_response(conn: Connection, tenant: TenantId, turn: TurnId, now: datetime) -> None:
-    """Raises: NotFound; InvalidInput: it has not ended."""
-    conversation = turns.find_turn(conn, tenant, turn)
-    if conversation is None:
-        raise NotFound("response", turn)
-    state = event_store.load_conversation(conn, tenant, conversation, for_update=True)
-    _append(conn, state, decide.delete_response(state, turn), now)
 
 
 def new_message(message: NewMessage, new_id: NewId) -> MessageAccepted:
@@ -292,7 +251,7 @@ def _same_request(known: turns.IdempotentTurn, request: TurnRequest) -> Accepted
 
 
 def _last_turn(conn: Connection, request: TurnRequest) -> Accepted | None:
-    """The open or last turn of the conversation, if this very request made it."""
+    """The open or last turn of the conversation, or the newest on a fork of it, if this very request made it."""
     conversation = request.conversation
     if request.previous is not None:
         conversation = turns.find_turn(conn, request.tenant, request.previous)
@@ -300,12 +259,17 @@ def _last_turn(conn: Connection, request: TurnRequest) -> Accepted | None:
         return None
     state = event_store.load_conversation(conn, request.tenant, conversation, for_update=True)
     turn = next(reversed(state.turns), None)
-    if turn is None or turns.request_hash_of(conn, request.tenant, turn) != request.request_hash:
+    if turn is not None and turns.request_hash_of(conn, request.tenant, turn) == request.request_hash:
+        return Accepted(conversation=conversation, turn=turn, fresh=False)
+    if request.previous is None:
         return None
-    return Accepted(conversation=conversation, turn=turn, fresh=False)
+    forks = ancestry.children(conn, request.tenant, conversation)
+    same = turns.newest_of_request(conn, request.tenant, forks, request.request_hash)
+    return None if same is None else Accepted(conversation=same.conversation, turn=same.turn, fresh=False)
 
 
-def _target(conn: Connection, request: TurnRequest, new_id: NewId) -> Conversation:
+def _opening(conn: Connection, request: TurnRequest, new_id: NewId) -> Opening:
+    """The conversation as the turn finds it, and what has to be recorded first where it is a new one."""
     conversation = request.conversation
     if request.previous is not None:
         conversation = turns.find_turn(conn, request.tenant, request.previous)
@@ -314,20 +278,15 @@ def _target(conn: Connection, request: TurnRequest, new_id: NewId) -> Conversati
     if conversation is None:
         fresh = Conversation(tenant=request.tenant, id=ConversationId(new_id("conv_")))
         decide.check_head(fresh, request.head)
-        return fresh
+        created = ConversationCreated(alias=request.alias or request.default_alias)
+        return Opening(state=evolve(fresh, created), events=(created,))
     state = event_store.load_conversation(conn, request.tenant, conversation, for_update=True)
     decide.check_there(state)
     decide.check_head(state, request.head)
-    if request.previous is not None:
-        decide.find_response(state, request.previous)
-    if request.previous is not None and (state.last is None or state.last.turn != request.previous):
-        head = state.last.turn if state.last else "none"
-        raise InvalidInput(
-            f"Response {request.previous} is not the last completed one of its conversation; that is {head}. "
-            "A conversation has one line of history: continue from its last response.",
-            "previous_response_id",
-        )
-    return state
+    if request.previous is None or decide.is_latest(state, request.previous):
+        return Opening(state=state, events=())
+    child = ConversationId(new_id("conv_"))
+    return fork_flow.fork(conn, state, request.previous, child, fork_flow.made_like(state))
 
 
 def _started(
@@ -363,24 +322,6 @@ def _started(
     return started, messages
 
 
-def _edit(
-    conn: Connection, edit: Edit, decided: Callable[[Conversation], tuple[ConversationEvent, ...]]
-) -> Conversation:
-    state = event_store.load_conversation(conn, edit.tenant, edit.conversation, for_update=True)
-    decide.check_there(state)
-    decide.check_head(state, edit.head)
-    return _append(conn, state, decided(state), edit.now)
-
-
-def _append(
-    conn: Connection, state: Conversation, events: Sequence[ConversationEvent], now: datetime
-) -> Conversation:
-    event_store.append(
-        conn, tenant=state.tenant, stream=state.id, expected_version=state.version, events=events, now=now
-    )
-    return reduce(evolve, events, state)
-
-
 def _known_revision(conn: Connection, revision: RevisionDigest | None) -> RevisionDigest | None:
     if revision is not None and fleet.find_descriptor(conn, revision) is None:
         raise InvalidInput(f"No revision {revision} is registered here.", "revision", "revision_not_found")
@@ -392,6 +333,24 @@ def _answer_before(state: Conversation, turn: TurnId) -> TurnCompleted | None:
     return next((t.completed for t in reversed([*earlier]) if t.completed is not None), None)
 
 
-def _fold(tenant: TenantId, conversation: ConversationId, recorded: Sequence[Recorded]) -> Conversation:
-    history = [r.event for r in recorded if isinstance(r.event, ConversationEvent)]
-    return fold(tenant, conversation, history)
+def _fold(
+    conn: Connection, tenant: TenantId, conversation: ConversationId, recorded: Sequence[Recorded]
+) -> Conversation:
+    return ancestry.fold(conn, tenant, conversation, [one.event for one in recorded])
+
+
+def _record(
+    conn: Connection, made: Opening, messages: Sequence[MessageAccepted], now: datetime, limits: Limits
+) -> ConversationId:
+    known_alias(conn, made.state.alias, "alias")
+    limits.check("items", len(made.state.items) + len(messages))
+    tenants.check_new_conversation(conn, made.state.tenant, limits)
+    event_store.append(
+        conn,
+        tenant=made.state.tenant,
+        stream=made.state.id,
+        expected_version=0,
+        events=[*made.events, *messages],
+        now=now,
+    )
+    return made.state.id

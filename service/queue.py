@@ -1,4 +1,4 @@
-"""The doorbell: tells the workers, through the broker, that a rebuild row waits; the row itself is the truth."""
+"""The doorbell: tells the workers, through the broker, that something waits for them; the rows are the truth."""
 
 from celery import Celery
 from kombu import Queue
@@ -8,7 +8,7 @@ from service.domain.errors import Unavailable
 from service.domain.plan import RebuildQueue
 
 REBUILD_TASK = "everturn.rebuild"
-
+CHECKPOINT_TASK = "everturn.checkpoint"
 
 PATIENCE_S = 2.0
 """For each of connecting and publishing: a turn would rather decode without the rebuild than wait for a dead broker."""
@@ -49,6 +49,13 @@ class Doorbell:
             raise Unavailable(
                 f"The broker did not take rebuild {rebuild}: {error}. Is it running?"
             ) from error
+
+    def call(self, task: str) -> None:
+        """For what nobody waits for, and finds by itself what there is to do. Raises: Unavailable."""
+        try:
+            self._celery.send_task(task, queue=RebuildQueue.BACKGROUND.value, retry=False)
+        except (KombuError, OperationalError, OSError) as error:
+            raise Unavailable(f"The broker did not take '{task}': {error}. Is it running?") from error
 
     def close(self) -> None:
         self._celery.close()

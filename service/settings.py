@@ -40,6 +40,13 @@ class Settings(BaseSettings):
     """How long a stopping service lets running turns finish."""
     heartbeat_s: float = Field(default=5, gt=0)
     """Longest silence on a stream before a comment shows that it is alive."""
+    retention_every_s: float = Field(default=timedelta(hours=1).total_seconds(), gt=0)
+    """How often conversations are erased that are older than their tenant's policy allows."""
+    checkpoint_folder: str = ""
+    """Of a worker: where signed heads of the log are written; none are where it is empty."""
+    checkpoint_every_s: float = Field(default=timedelta(hours=1).total_seconds(), ge=1)
+    checkpoint_key: str = ""
+    """File with the key that signs them."""
     pool_size: int = Field(default=10, ge=1)
 
 

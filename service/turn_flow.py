@@ -32,7 +32,7 @@ from service.domain.evidence import Evidence, Published
 from service.domain.plan import Engine, History, RebuildQueue, TurnPlan, pick_prefill, plan_turn
 from service.domain.revision import RevisionDigest, same_text
 from service.domain.turn import TurnEvent, TurnState
-from service.store import artifacts, contracts, event_store, fleet, rebuilds, turns
+from service.store import artifacts, contracts, event_store, fleet, kv_deletions, rebuilds, timeline, turns
 
 NewId = Callable[[str], str]
 """A fresh id under the given prefix."""
@@ -89,7 +89,9 @@ def plan_attempt(
         policy=_policy(current.started),
         fleet=fleet.live_engines(conn, {target, history.revision}),
         avoid=avoid,
-        artifacts=decide.offerable(state, current, artifacts.of_conversation(conn, tenant, conversation)),
+        artifacts=decide.offerable(
+            state, current, artifacts.of_conversation(conn, tenant, conversation, state.ancestors)
+        ),
         rebuild_min_tokens=rebuild_min_tokens,
         contracts=contracts.in_force(conn),
     )
@@ -220,6 +222,11 @@ def record_published(
     published: Published,
     now: datetime,
 ) -> None:
+    """Of a conversation that was erased meanwhile, it is to be deleted."""
+    if timeline.is_erased(conn, tenant, conversation):
+        made = [published.artifact]
+        kv_deletions.ask(conn, tenant=tenant, conversation=conversation, artifacts=made, now=now)
+        return
     artifacts.record(conn, tenant=tenant, conversation=conversation, published=published, now=now)
 
 

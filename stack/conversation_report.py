@@ -13,7 +13,7 @@ SHORT = 12
 
 
 def text(conversation: str, found: Found) -> str:
-    lines = [f"{conversation} of tenant {found['turns'][0]['tenant_id']}: {verdict(found)}", ""]
+    lines = [f"{conversation} of tenant {tenant(found)}: {verdict(found)}", *ancestry(found), ""]
     for turn in story(found):
         lines.append(f"turn {turn['turn_number']}  {turn['turn_id']}  {turn['state']}  {turn['started_at']}")
         lines.extend(f"  {step['at']}  {step['what']}" for step in turn["steps"])
@@ -27,12 +27,31 @@ def html(conversation: str, found: Found) -> str:
     template = environment.from_string((files("stack") / "conversation_report.html.j2").read_text("utf-8"))
     return template.render(
         conversation=conversation,
-        tenant=found["turns"][0]["tenant_id"],
+        tenant=tenant(found),
+        ancestry=ancestry(found),
         verdict=verdict(found),
         good=not findings(found),
         turns=story(found),
         revisions=found["revisions"],
     )
+
+
+def tenant(found: Found) -> str:
+    return str([*found["turns"], *found["forks"]][0]["tenant_id"])
+
+
+def ancestry(found: Found) -> list[str]:
+    """Where its history comes from, and what was made of it."""
+    origin = [
+        f"forked at {row['forked_at']} after {row['after_turn_id']}, version {row['parent_version']} of "
+        + ", a fork of ".join(row["ancestors"])
+        for row in found["forks"]
+    ]
+    forks = [
+        f"forked into {row['conversation_id']} at {row['forked_at']}, after {row['after_turn_id']}"
+        for row in found["forked_into"]
+    ]
+    return origin + forks
 
 
 def findings(found: Found) -> list[str]:
@@ -43,7 +62,12 @@ def findings(found: Found) -> list[str]:
         if row["first_divergence"] is not None
     ]
     broken = [f"event {row['stream_version']} breaks the chain" for row in found["chain_breaks"]]
-    return diverging + broken
+    other = [
+        f"it was forked from a history of {row['parent_id']} that is not there any more"
+        for row in found["forks"]
+        if not row["parent_intact"]
+    ]
+    return diverging + broken + other
 
 
 def verdict(found: Found) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from sqlalchemy import URL, Connection
+from sqlalchemy import URL, Connection, Engine
 from sqlalchemy.exc import OperationalError, ProgrammingError
 
 from service.store.connection import make_engine
@@ -36,14 +36,24 @@ def connected(given: argparse.Namespace, *, snapshot: bool = False) -> Iterator[
     Raises:
         StackError: none is given and no stack runs here, or it does not answer as it should.
     """
-    url = given.database_url or local_url(given.data / "postgres")
-    engine = make_engine(url, application_name="everturn-cli", pool_size=1)
     isolation = "REPEATABLE READ" if snapshot else "READ COMMITTED"
+    with engine(given) as made, made.connect() as conn:
+        conn.execution_options(isolation_level=isolation, postgresql_readonly=snapshot)
+        with conn.begin():
+            yield conn
+
+
+@contextmanager
+def engine(given: argparse.Namespace) -> Iterator[Engine]:
+    """For as many transactions as a command takes, each of one connection.
+
+    Raises:
+        StackError: as `connected`.
+    """
+    url = given.database_url or local_url(given.data / "postgres")
+    made = make_engine(url, application_name="everturn-cli", pool_size=1)
     try:
-        with engine.connect() as conn:
-            conn.execution_options(isolation_level=isolation, postgresql_readonly=snapshot)
-            with conn.begin():
-                yield conn
+        yield made
     except OperationalError as error:
         raise StackError(f"the database does not answer: {one_line(error.orig)}") from error
     except ProgrammingError as error:
@@ -51,7 +61,7 @@ def connected(given: argparse.Namespace, *, snapshot: bool = False) -> Iterator[
             f"the database is not as this version needs it: {one_line(error.orig)}; start the service once, it migrates"
         ) from error
     finally:
-        engine.dispose()
+        made.dispose()
 
 
 def one_line(error: BaseException | None) -> str:

@@ -180,9 +180,8 @@ class Deployment:
         with self._progress.step("the Celery worker starts"):
             self.restart_worker()
         budget = self._environment.get("EVERTURN_KV_BUDGET_GIB", KV_BUDGET_GIB)
-        self._child(
-            "KV collector", ["-m", "workers.kv_collector", "--store", str(self.kv), "--budget-gib", budget]
-        )
+        collector = ["-m", "workers.kv_collector", "--store", str(self.kv), "--forget-erased"]
+        self._child("KV collector", [*collector, "--budget-gib", budget])
         with self._progress.step("vLLM is imported, once for all engines"):
             zygote.wait_ready(self._zygote_listens, timeout_s=ZYGOTE_START_S)
 

@@ -8,6 +8,7 @@ from service.domain.errors import InvalidInput
 from service.domain.plan import RebuildQueue
 from service.queue import broker_queues
 from service.settings import Settings, read_settings
+from workers.checkpoints import Schedule
 from workers.pool_process import PoolProcess, end_with_parent
 from workers.tasks import WorkerApp, register_tasks
 
@@ -16,6 +17,9 @@ FINISH_S = 30.0
 
 
 def make_app(settings: Settings) -> WorkerApp:
+    """Raises: InvalidInput: settings that do not fit together."""
+    if settings.checkpoint_folder:
+        Schedule.of(settings)
     app = WorkerApp(settings)
     longest_s = settings.rebuild_timeout_s + FINISH_S
     app.conf.update(
@@ -67,12 +71,12 @@ def _end_beat_with_worker(**_: Any) -> None:
     end_with_parent()
 
 
-def _settings() -> Settings:
+def _started() -> WorkerApp:
     try:
-        return read_settings()
+        return make_app(read_settings())
     except InvalidInput as error:
         # Celery would show a traceback of any other error that this import raises.
         raise SystemExit(f"everturn: {error}") from error
 
 
-app = make_app(_settings())
+app = _started()

@@ -7,14 +7,16 @@ import argparse
 import logging
 import sys
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from service.domain.errors import InvalidInput
+from service.settings import read_settings
 from workers.kv_connector.catalog import Catalog, Contents, Listed
 from workers.kv_connector.store import BlockStore, ObjectName, StoredObject, words
 from workers.kv_connector.store_address import HELP, open_store
+from workers.kv_forgetter import forgetting
 
 log = logging.getLogger(__name__)
 
@@ -128,14 +130,17 @@ def _useless(contents: Contents, now_ms: int) -> Iterator[StoredObject]:
             yield found
 
 
-def run(store: BlockStore, limits: Limits, passes: Iterable[None]) -> None:
-    """One pass for each of `passes`; a store that does not answer is tried again at the next."""
+def run(
+    store: BlockStore, limits: Limits, passes: Iterable[None], forget: Callable[[], None] = lambda: None
+) -> None:
+    """One pass for each of `passes`, after what has to be forgotten; a store that does not answer is tried again at the next."""
     collector = Collector(store, limits)
     for _ in passes:
         try:
             with store.alone() as alone:
                 if not alone:
                     continue
+                forget()
                 collected = collector.collect(time.time_ns() // 1_000_000)
         except OSError as error:
             log.warning("the KV store %s has to wait for its collector: %s", store.address, words(error))
@@ -152,6 +157,11 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--budget-gib", type=float, help="evict what was used longest ago beyond this")
     parser.add_argument("--max-age-h", type=float, help="evict what was not used for so many hours")
     parser.add_argument("--every-s", type=float, default=PERIOD_S, help="(default: %(default)s)")
+    parser.add_argument(
+        "--forget-erased",
+        action="store_true",
+        help="also delete the KV of erased conversations, as the database of EVERTURN_DATABASE_URL asks",
+    )
     given = parser.parse_args(arguments)
     for option, value in (
         ("--budget-gib", given.budget_gib),
@@ -169,7 +179,16 @@ def main(arguments: Sequence[str]) -> int:
         store.require(make=True)
     except InvalidInput as error:
         parser.error(f"--store {error}")
-    run(store, limits, _every(given.every_s))
+    passes = _every(given.every_s)
+    if not given.forget_erased:
+        run(store, limits, passes)
+        return 0
+    try:
+        settings = read_settings()
+    except InvalidInput as error:
+        parser.error(f"--forget-erased: {error}")
+    with forgetting(settings, given.store) as forget:
+        run(store, limits, passes, forget)
     return 0
 
 

@@ -17,6 +17,7 @@ from service.domain.plan import RebuildQueue
 from service.queue import Doorbell
 from service.store import rebuilds, turns
 from service.store.connection import make_engine
+from workers.chores import Chores
 from workers.tasks import WorkerApp
 
 log = logging.getLogger(__name__)
@@ -44,10 +45,12 @@ class SweepingScheduler(Scheduler):
         )
         self._doorbell = Doorbell(settings.broker_url.get_secret_value())
         self._backlog = Backlog()
+        self._chores = Chores.of(settings)
 
     def tick(self, *_: Any, **__: Any) -> float:
         try:
             sweep(self._database, self._doorbell, self._backlog)
+            self._chores.step(self._database, self._doorbell)
         except SQLAlchemyError as error:
             log.warning("the sweep has to wait for the database: %s", error)
         return PERIOD_S

@@ -1,14 +1,18 @@
 """The names that messages carry, and what they start; a message holds an id, the row holds the rest."""
 
+from datetime import UTC, datetime
 from typing import Any
 
 from celery import Celery
 
 from service.domain.errors import Internal
-from service.queue import REBUILD_TASK
+from service.queue import CHECKPOINT_TASK, REBUILD_TASK
 from service.settings import Settings
+from workers.checkpoints import Schedule, write_checkpoint
 from workers.pool_process import PoolProcess
 from workers.rebuild_runner import run_rebuild
+
+LONGEST_CHECKPOINT_S = 3600
 
 
 class WorkerApp(Celery):
@@ -23,6 +27,20 @@ class WorkerApp(Celery):
 def register_tasks(app: WorkerApp) -> None:
     @app.task(name=REBUILD_TASK)
     def rebuild(rebuild_id: str) -> None:
-        if app.process is None:
-            raise Internal("Tasks run in pool processes: start the worker with --pool prefork.")
-        run_rebuild(app.process, rebuild_id)
+        run_rebuild(_process(app), rebuild_id)
+
+    # Not given back by a broker that finds it long: the beat asks again for one that was not written.
+    @app.task(
+        name=CHECKPOINT_TASK,
+        acks_late=False,
+        soft_time_limit=LONGEST_CHECKPOINT_S,
+        time_limit=LONGEST_CHECKPOINT_S + 60,
+    )
+    def checkpoint() -> None:
+        write_checkpoint(_process(app).database, Schedule.of(app.settings), datetime.now(UTC))
+
+
+def _process(app: WorkerApp) -> PoolProcess:
+    if app.process is None:
+        raise Internal("Tasks run in pool processes: start the worker with --pool prefork.")
+    return app.process

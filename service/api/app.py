@@ -22,6 +22,7 @@ from service.api import (
     models,
     operations,
     responses,
+    retention,
     stored_responses,
 )
 from service.api.database import Database
@@ -104,6 +105,7 @@ def create_app(settings: Settings, *, ring: Callable[[str, RebuildQueue], None])
         keys,
         audit,
         erasure,
+        retention,
         feed,
         operations,
     ):

@@ -4,24 +4,28 @@ from re import fullmatch
 from typing import Any, Literal
 
 from fastapi import APIRouter
+from sqlalchemy import Connection
 from starlette.requests import Request
 from starlette.responses import JSONResponse
 
-from service import conversation_flow
+from service import edit_flow
 from service.api.body import parse, read_object
 from service.api.paging import Limit, check_query, page_of
 from service.api.response_object import conversation_object, item_object, list_object
 from service.api.schemas import (
     ConversationBody,
     ConversationUpdateBody,
+    ForkBody,
     ItemsBody,
     parse_messages,
 )
 from service.api.wiring import Service, ServiceOf, Tenant, TenantOf
-from service.conversation_flow import Edit, create_conversation, find_conversation
+from service.conversation_flow import create_conversation, find_conversation, fork_conversation
 from service.domain import decide
 from service.domain.errors import InvalidInput
-from service.domain.events import ConversationId, ItemId, OnUpgrade
+from service.domain.events import ConversationId, ItemId, OnUpgrade, TurnId
+from service.edit_flow import Edit
+from service.fork_flow import ForkPoint
 
 router = APIRouter(prefix="/v1/conversations")
 
@@ -30,19 +34,35 @@ router = APIRouter(prefix="/v1/conversations")
 async def create(request: Request, service: ServiceOf, tenant: TenantOf) -> JSONResponse:
     body = parse(ConversationBody, await read_object(request, service.settings.max_body_bytes, tenant.limits))
     messages = parse_messages(body.items or [], "items")
-    conversation = await service.database.run(
-        lambda conn: create_conversation(
+    policy = OnUpgrade(body.on_upgrade) if body.on_upgrade else None
+
+    def made(conn: Connection) -> ConversationId:
+        if body.fork_of is None:
+            return create_conversation(
+                conn,
+                tenant=tenant.id,
+                alias=body.alias or service.settings.default_alias,
+                on_upgrade=policy,
+                metadata=body.metadata or {},
+                messages=messages,
+                limits=tenant.limits,
+                now=service.clock(),
+                new_id=service.new_id,
+            )
+        return fork_conversation(
             conn,
             tenant=tenant.id,
-            alias=body.alias or service.settings.default_alias,
-            on_upgrade=OnUpgrade(body.on_upgrade) if body.on_upgrade else None,
-            metadata=body.metadata or {},
+            point=_fork_point(body.fork_of),
+            alias=body.alias,
+            on_upgrade=policy,
+            metadata=body.metadata,
             messages=messages,
             limits=tenant.limits,
             now=service.clock(),
             new_id=service.new_id,
         )
-    )
+
+    conversation = await service.database.run(made)
     return await _read(service, tenant, conversation)
 
 
@@ -59,7 +79,7 @@ async def update(
         ConversationUpdateBody, await read_object(request, service.settings.max_body_bytes, tenant.limits)
     )
     edit = _edit(request, service, tenant, conversation_id)
-    await service.database.run(lambda conn: conversation_flow.update_conversation(conn, edit, body.metadata))
+    await service.database.run(lambda conn: edit_flow.update_conversation(conn, edit, body.metadata))
     return await _read(service, tenant, edit.conversation)
 
 
@@ -68,7 +88,7 @@ async def delete(
     conversation_id: str, request: Request, service: ServiceOf, tenant: TenantOf
 ) -> dict[str, Any]:
     edit = _edit(request, service, tenant, conversation_id)
-    await service.database.run(lambda conn: conversation_flow.delete_conversation(conn, edit))
+    await service.database.run(lambda conn: edit_flow.delete_conversation(conn, edit))
     return {"id": conversation_id, "object": "conversation.deleted", "deleted": True}
 
 
@@ -102,9 +122,7 @@ async def add_items(
     body = parse(ItemsBody, await read_object(request, service.settings.max_body_bytes, tenant.limits))
     messages = parse_messages(body.items, "items")
     edit = _edit(request, service, tenant, conversation_id)
-    added = await service.database.run(
-        lambda conn: conversation_flow.add_items(conn, edit, messages, service.new_id)
-    )
+    added = await service.database.run(lambda conn: edit_flow.add_items(conn, edit, messages, service.new_id))
     return list_object(added, has_more=False)
 
 
@@ -128,7 +146,7 @@ async def delete_item(
     conversation_id: str, item_id: str, request: Request, service: ServiceOf, tenant: TenantOf
 ) -> JSONResponse:
     edit = _edit(request, service, tenant, conversation_id)
-    await service.database.run(lambda conn: conversation_flow.delete_item(conn, edit, ItemId(item_id)))
+    await service.database.run(lambda conn: edit_flow.delete_item(conn, edit, ItemId(item_id)))
     return await _read(service, tenant, edit.conversation)
 
 
@@ -147,6 +165,13 @@ def if_match(request: Request) -> int | None:
             "'If-Match' must be the ETag of the conversation, a number in quotes, or *.", "If-Match"
         )
     return int(found[1])
+
+
+def _fork_point(body: ForkBody) -> ForkPoint:
+    return ForkPoint(
+        conversation=ConversationId(body.conversation),
+        after=None if body.after_response is None else TurnId(body.after_response),
+    )
 
 
 def _edit(request: Request, service: Service, tenant: Tenant, conversation: str) -> Edit:

@@ -20,7 +20,7 @@ async def erase(
     tenant: str,
     reason: Annotated[str, Query(max_length=200)] = "",
 ) -> dict[str, Any]:
-    """The files of `artifacts` are removed where the KV store is: `everturn erase conversation` does so."""
+    """With its forks. A KV collector that forgets what was erased deletes `artifacts`; `audit.kv_deletions` shows what is left."""
     erased = await service.database.run(
         lambda conn: erase_conversation(
             conn,
@@ -37,4 +37,6 @@ async def erase(
         "fresh": erased.fresh,
         "events_emptied": erased.contents,
         "artifacts": list(erased.artifacts),
+        "forks": list(erased.forks),
+        "inherited_from": erased.parent,
     }

@@ -14,6 +14,7 @@ LENGTH = "length"
 
 
 def conversation_object(stored: StoredConversation) -> dict[str, Any]:
+    fork = stored.state.fork
     return {
         "id": stored.state.id,
         "object": "conversation",
@@ -21,6 +22,7 @@ def conversation_object(stored: StoredConversation) -> dict[str, Any]:
         "metadata": dict(stored.state.metadata),
         "alias": stored.state.alias,
         "on_upgrade": stored.state.on_upgrade,
+        "fork_of": None if fork is None else {"conversation": fork.parent, "after_response": fork.turn},
     }
 
 

@@ -62,11 +62,17 @@ REFUSED = frozenset(
 )
 
 
+class ForkBody(StrictBody):
+    conversation: str
+    after_response: str | None = None
+
+
 class ConversationBody(StrictBody):
     metadata: Metadata | None = None
     items: list[Any] | None = Field(default=None, max_length=MAX_INITIAL_ITEMS)
     alias: str | None = None
     on_upgrade: Policy | None = None
+    fork_of: ForkBody | None = None
 
 
 class ConversationUpdateBody(StrictBody):

@@ -11,11 +11,12 @@ from service.api.response_object import list_object, response_object
 from service.api.responses import load, stream_of
 from service.api.schemas import LOGPROBS
 from service.api.wiring import ServiceOf, TenantOf
-from service.conversation_flow import StoredTurn, delete_response
+from service.conversation_flow import StoredTurn
 from service.domain.conversation import Item
 from service.domain.errors import InvalidInput
 from service.domain.events import TurnId
 from service.domain.turn import TurnState
+from service.edit_flow import delete_response
 
 router = APIRouter(prefix="/v1/responses/{response_id}")
 

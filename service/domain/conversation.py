@@ -13,6 +13,7 @@ from service.domain.events import (
     ConversationDeleted,
     ConversationErased,
     ConversationEvent,
+    ConversationForked,
     ConversationId,
     ConversationUpdated,
     ItemDeleted,
@@ -45,6 +46,15 @@ class Item:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Ancestor:
+    """A conversation whose history, as far as some turn, is the beginning of this one's."""
+
+    conversation: ConversationId
+    tokens: int
+    """Of its window, that this one's begins with: as far as its KV is good here."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Conversation:
     """`version` counts the events folded in: the `stream_version` that the next append expects."""
 
@@ -70,6 +80,10 @@ class Conversation:
     erased: ConversationErased | None = None
     """Its words are gone for good; it can be neither read nor continued."""
     deleted_responses: frozenset[TurnId] = frozenset()
+    fork: ConversationForked | None = None
+    """Where its history begins, if it did not begin by itself."""
+    ancestors: tuple[Ancestor, ...] = ()
+    """Of a fork, nearest first."""
 
     @property
     def exists(self) -> bool:
@@ -81,6 +95,10 @@ class Conversation:
         return tuple(chain.from_iterable(self.segments))
 
     @property
+    def window_tokens(self) -> int:
+        return sum(map(len, self.segments))
+
+    @property
     def open_turn(self) -> Turn | None:
         return next(
             (t for t in self.turns.values() if t.state in (TurnState.STARTED, TurnState.PINNED)), None
@@ -89,6 +107,12 @@ class Conversation:
 
 def fold(tenant: TenantId, conversation: ConversationId, events: Iterable[ConversationEvent]) -> Conversation:
     return reduce(evolve, events, Conversation(tenant=tenant, id=conversation))
+
+
+def branch(parent: Conversation, child: ConversationId) -> Conversation:
+    """What a fork's own events are folded onto: its parent as it was at the fork."""
+    nearest = Ancestor(conversation=parent.id, tokens=sum(map(len, parent.segments)))
+    return replace(parent, id=child, version=0, fork=None, ancestors=(nearest, *parent.ancestors))
 
 
 def evolve(state: Conversation, event: ConversationEvent) -> Conversation:
@@ -114,14 +138,25 @@ def evolve(state: Conversation, event: ConversationEvent) -> Conversation:
             return _without(state, event.item)
         case ResponseDeleted():
             return replace(state, deleted_responses=state.deleted_responses | {event.turn})
+        case ConversationErased():
+            return _erased(state, event)
+        case _:
+            return _itself(state, event)
+
+
+def _itself(
+    state: Conversation,
+    event: ConversationCreated | ConversationForked | ConversationUpdated | ConversationDeleted,
+) -> Conversation:
+    match event:
         case ConversationCreated():
             return replace(state, alias=event.alias, on_upgrade=event.on_upgrade, metadata=event.metadata)
+        case ConversationForked():
+            return replace(state, fork=event)
         case ConversationUpdated():
             return replace(state, metadata=event.metadata)
         case ConversationDeleted():
             return replace(state, deleted=True)
-        case ConversationErased():
-            return _erased(state, event)
         case _:
             assert_never(event)
 
@@ -154,7 +189,10 @@ def _without(state: Conversation, item: ItemId) -> Conversation:
     place = next(n for n, one in enumerate(state.items) if one.id == item)
     kept = (*state.items[:place], *state.items[place + 1 :])
     state = replace(state, items=kept, withdrawn=(*state.withdrawn, state.items[place]))
-    return state if place >= state.covered_items else replace(state, segments=(), covered_items=0)
+    if place >= state.covered_items:
+        return state
+    useless = tuple(replace(ancestor, tokens=0) for ancestor in state.ancestors)
+    return replace(state, segments=(), covered_items=0, ancestors=useless)
 
 
 def _erased(state: Conversation, event: ConversationErased) -> Conversation:

@@ -6,8 +6,10 @@ from service.domain.artifact import MISFITS
 from service.domain.conversation import Conversation, Item
 from service.domain.errors import ConversationLocked, Gone, HeadMoved, InvalidInput, NotFound
 from service.domain.events import (
+    ConversationCreated,
     ConversationDeleted,
     ConversationEvent,
+    ConversationForked,
     ItemDeleted,
     ItemId,
     MessageAccepted,
@@ -18,6 +20,9 @@ from service.domain.events import (
 )
 from service.domain.plan import StoredArtifact
 from service.domain.turn import Turn, TurnEvent, TurnState, check
+
+MAX_FORK_DEPTH = 32
+"""Forks of forks: each is one more history to read whenever its last one is loaded."""
 
 
 def accept_turn(
@@ -72,6 +77,55 @@ def add_items(state: Conversation, messages: tuple[MessageAccepted, ...]) -> tup
     """Raises: NotFound: no such conversation; ConversationLocked."""
     check_idle(state)
     return messages
+
+
+def is_latest(state: Conversation, turn: TurnId) -> bool:
+    """Whether to go on from this turn's answer is to go on with the conversation: no other turn came after it.
+
+    Raises:
+        NotFound: no such turn, or not any more.
+    """
+    find_response(state, turn)
+    return state.last is not None and state.last.turn == turn and state.open_turn is None
+
+
+def check_forkable(state: Conversation, turn: TurnId) -> None:
+    """Raises:
+    NotFound: no such turn in it, or not any more.
+    Gone: erased.
+    InvalidInput: the turn has no answer that could be gone on from.
+    """
+    found = find_response(state, turn)
+    if found.state is not TurnState.COMPLETED:
+        how = "failed" if found.state is TurnState.FAILED else "has not ended"
+        raise InvalidInput(
+            f"Response {turn} {how}: there is no answer to go on from. Name a response that was completed.",
+            "response_id",
+            "response_not_completed",
+        )
+
+
+def fork(
+    origin: Conversation, inherited: Conversation, created: ConversationCreated, forked: ConversationForked
+) -> tuple[ConversationEvent, ...]:
+    """Args:
+    origin: the conversation that is forked, as it is now.
+    inherited: the history that the fork begins with. What `origin` has deleted of it since stays deleted.
+
+    Raises:
+        Gone: erased.
+        InvalidInput: too many forks of forks.
+    """
+    _check_kept(inherited)
+    if len(inherited.ancestors) >= MAX_FORK_DEPTH:
+        raise InvalidInput(
+            f"Conversation {inherited.id} is a fork of a fork, {MAX_FORK_DEPTH} times over, and that is the most. "
+            "Fork one of those it came from, or begin a new conversation with its items.",
+            code="fork_too_deep",
+        )
+    kept = {item.id for item in origin.items}
+    deleted = (ItemDeleted(item=item.id) for item in inherited.items if item.id not in kept)
+    return (created, forked, *deleted)
 
 
 def delete_conversation(state: Conversation) -> tuple[ConversationEvent, ...]:

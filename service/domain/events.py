@@ -86,6 +86,18 @@ class ConversationCreated:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ConversationForked:
+    """What comes before this stream's own events: its parent's, as far as the one that completed `turn`."""
+
+    name: ClassVar = "conversation.forked"
+    parent: ConversationId
+    parent_version: int
+    turn: TurnId
+    parent_chain: str
+    """The chain of the parent's stream at that version, hex: this stream's own chain holds it fast."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class MessageAccepted:
     name: ClassVar = "message.accepted"
     item: ItemId
@@ -319,6 +331,7 @@ class ContractRevoked:
 
 ConversationEvent = (
     ConversationCreated
+    | ConversationForked
     | ConversationUpdated
     | ConversationDeleted
     | MessageAccepted

@@ -1,5 +1,7 @@
 """Where KV is believed to be, for the planner; disposable rows, and the consumer checks the thing itself."""
 
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
@@ -7,6 +9,7 @@ from sqlalchemy import Connection, Row, delete, extract, select
 from sqlalchemy.dialects.postgresql import insert
 
 from service.domain.artifact import ArtifactId, BootId
+from service.domain.conversation import Ancestor
 from service.domain.events import ConversationId, TenantId
 from service.domain.evidence import Published
 from service.domain.plan import StoredArtifact
@@ -41,18 +44,26 @@ def record(
     conn.execute(insert(artifacts).values(row).on_conflict_do_nothing())
 
 
-def of_conversation(conn: Connection, tenant: TenantId, conversation: ConversationId) -> list[StoredArtifact]:
-    """Unexpired by the database's clock, newest first."""
+def of_conversation(
+    conn: Connection, tenant: TenantId, conversation: ConversationId, ancestors: Sequence[Ancestor] = ()
+) -> list[StoredArtifact]:
+    """Unexpired by the database's clock, newest first; after its own those of its ancestors, as far as they are of use to it."""
+    shared = {one.conversation: one.tokens for one in ancestors if one.tokens > 0}
     query = (
         select(artifacts)
         .where(
             artifacts.c.tenant_id == tenant,
-            artifacts.c.conversation_id == conversation,
+            artifacts.c.conversation_id.in_([conversation, *shared]),
             artifacts.c.expires_ms > extract("epoch", CLOCK) * 1000,
         )
-        .order_by(artifacts.c.recorded_at.desc(), artifacts.c.tokens.desc(), artifacts.c.artifact_id)
+        .order_by(
+            artifacts.c.conversation_id != conversation,
+            artifacts.c.recorded_at.desc(),
+            artifacts.c.tokens.desc(),
+            artifacts.c.artifact_id,
+        )
     )
-    return [_stored(row) for row in conn.execute(query)]
+    return [_shared(row, shared) for row in conn.execute(query)]
 
 
 def list_artifacts(conn: Connection, conversation: ConversationId) -> list[StoredArtifact]:
@@ -79,4 +90,12 @@ def _stored(row: Row[Any]) -> StoredArtifact:
         revision=RevisionDigest(row.revision),
         producer=BootId(row.producer),
         tokens=row.tokens,
+    )
+
+
+def _shared(row: Row[Any], shared: Mapping[ConversationId, int]) -> StoredArtifact:
+    """What was computed after a fork is of no use to it: the longest is not the best."""
+    stored = _stored(row)
+    return replace(
+        stored, tokens=min(stored.tokens, shared.get(ConversationId(row.conversation_id), stored.tokens))
     )

@@ -35,6 +35,10 @@ VIEWS: Mapping[str, View] = {
     "rebuild_jobs": View(order="rebuild_id", filters=OF_TURN),
     "artifacts": View(order="artifact_id", filters=(*OF_TURN, "artifact_id")),
     "erasures": View(order="position", filters=("tenant_id", "conversation_id")),
+    "forks": View(order="position", filters=("tenant_id", "conversation_id", "parent_id")),
+    "kv_deletions": View(
+        order="artifact_id", filters=("tenant_id", "conversation_id", "artifact_id", "state")
+    ),
     "alias_history": View(order="position", filters=("alias",)),
     "engines": View(order="position", filters=("engine", "revision")),
     "engine_adapters": View(order="position", filters=("engine", "model", "revision")),
@@ -53,6 +57,7 @@ OF_CONVERSATION = (
     "refusals",
     "rebuild_cost",
     "erasures",
+    "forks",
 )
 """What a report on one conversation is made of."""
 
@@ -88,16 +93,22 @@ def read_view(
 def read_conversation(conn: Connection, conversation: str) -> dict[str, list[Row]]:
     """Of every view that tells of conversations, what it tells of this one, and of the alias and engines it met.
 
+    `forked_into` are the forks that were made of it.
+
     Raises:
-        NotFound: no turn of it was ever accepted.
+        NotFound: no turn of it was ever accepted, nor is it a fork.
     """
     found = {
         name: read_view(conn, name, filters={"conversation_id": conversation}, after=None, limit=10_000)
         for name in OF_CONVERSATION
     }
-    if not found["turns"]:
+    told = found["turns"] or found["forks"]
+    if not told:
         raise NotFound("conversation with a turn", conversation)
-    tenant = found["turns"][0]["tenant_id"]
+    tenant = told[0]["tenant_id"]
+    found["forked_into"] = read_view(
+        conn, "forks", filters={"tenant_id": tenant, "parent_id": conversation}, after=None, limit=10_000
+    )
     found["chain_breaks"] = read_view(
         conn, "chain_breaks", filters={"tenant_id": tenant, "stream": conversation}, after=None, limit=10
     )

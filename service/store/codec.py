@@ -22,6 +22,7 @@ from service.domain.events import (
     ConversationCreated,
     ConversationDeleted,
     ConversationErased,
+    ConversationForked,
     ConversationUpdated,
     EngineRegistered,
     Event,
@@ -82,8 +83,8 @@ def encode(event: Event) -> EventRow:
     )
 
 
-def decode(row: EventRow, *, erased: bool = False) -> Event:
-    """What was `erased` comes back empty.
+def decode(row: EventRow, *, erased: bool = False, tokenless: bool = False) -> Event:
+    """What was `erased` comes back empty, and so do token ids that were left where they are.
 
     Raises:
         Internal: for a name or schema that this version does not know, and for a row that is not whole.
@@ -103,7 +104,8 @@ def decode(row: EventRow, *, erased: bool = False) -> Event:
         if row.type == TurnScored.name:
             document[SCORES] = json.loads(_whole(row.content, erased=erased) or "[]")
         if row.type == TurnCompleted.name:
-            document |= _token_fields(document, _whole(row.tokens, erased=erased), erased=erased)
+            absent = erased or tokenless
+            document |= _token_fields(document, _whole(row.tokens, erased=absent), erased=absent)
         return reader(document)
     except (KeyError, TypeError, ValueError) as error:
         raise Internal(
@@ -297,6 +299,7 @@ READERS: dict[tuple[str, int], Callable[[Json], Event]] = {
     (ConversationCreated.name, 1): _conversation_created,
     (ConversationCreated.name, 2): _conversation_created,
     (ConversationErased.name, 1): lambda d: ConversationErased(**d),
+    (ConversationForked.name, 1): lambda d: ConversationForked(**d),
     (ConversationUpdated.name, 1): lambda d: ConversationUpdated(**d),
     (ConversationDeleted.name, 1): lambda d: ConversationDeleted(**d),
     (MessageAccepted.name, 1): _message_accepted,

@@ -7,9 +7,10 @@ from secrets import token_bytes
 from sqlalchemy import Connection, delete, text
 from sqlalchemy.exc import IntegrityError
 
-from service.domain.conversation import Conversation, fold
+from service.domain.conversation import Conversation
 from service.domain.errors import EverturnError, FenceLost, Internal, VersionConflict
-from service.domain.events import ConversationEvent, ConversationId, Event, FleetEvent, TenantId
+from service.domain.events import ConversationId, Event, TenantId
+from service.store import ancestry
 from service.store.chain import SALT_BYTES, Content
 from service.store.codec import EventRow, encode, to_json_text
 from service.store.constraints import broken_constraint
@@ -117,10 +118,14 @@ def load_conversation(
 ) -> Conversation:
     """Version 0 if there is none. `for_update` makes other such loads wait until this transaction has ended."""
     if for_update:
-        # In a statement of its own: what the next one sees must be newer than the wait.
-        conn.execute(LOCK_STREAM, {"tenant": tenant, "stream": conversation})
+        lock_stream(conn, tenant, conversation)
     history = read(conn, tenant=tenant, stream=conversation)
-    return fold(tenant, conversation, [_of_conversation(event, conversation) for event in history])
+    return ancestry.fold(conn, tenant, conversation, history)
+
+
+def lock_stream(conn: Connection, tenant: TenantId, stream: str) -> None:
+    """Until the transaction ends. In a statement of its own: what the next one sees must be newer than the wait."""
+    conn.execute(LOCK_STREAM, {"tenant": tenant, "stream": stream})
 
 
 def _content(row: EventRow) -> Content | None:
@@ -135,12 +140,6 @@ def erase_contents(conn: Connection, *, tenant: TenantId, stream: str) -> int:
         event_contents.c.tenant_id == tenant, event_contents.c.stream == stream
     )
     return conn.execute(query).rowcount
-
-
-def _of_conversation(event: Event, conversation: ConversationId) -> ConversationEvent:
-    if isinstance(event, FleetEvent):
-        raise Internal(f"Conversation {conversation} holds a '{event.name}', which belongs to the fleet.")
-    return event
 
 
 def _lost_race(error: IntegrityError, stream: str) -> EverturnError:

@@ -32,6 +32,19 @@ STRAY_CONTENTS = text("""
 """)
 
 
+# Each chain stands alone; what a fork was made of is held fast by the fork's own.
+FORKS = text("""
+    SELECT forked.tenant_id, forked.stream, forked.stream_version, forked.position, forked.payload ->> 'parent' AS parent,
+           parent.chain IS NULL AS gone
+    FROM events AS forked
+    LEFT JOIN events AS parent ON parent.tenant_id = forked.tenant_id AND parent.stream = forked.payload ->> 'parent'
+        AND parent.stream_version = CAST(forked.payload ->> 'parent_version' AS bigint)
+    WHERE forked.type = 'conversation.forked'
+        AND parent.chain IS DISTINCT FROM decode(forked.payload ->> 'parent_chain', 'hex')
+    ORDER BY forked.tenant_id, forked.stream
+""")
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Break:
     """The first wrong row of a stream; `position` None where the row is not there."""
@@ -80,7 +93,10 @@ class _Stream:
 
 
 def verify(conn: Connection, walked: Walked) -> Iterator[Break]:
-    """At most one break for each stream, in their order; the transaction should be one that sees a single snapshot."""
+    """At most one break for each stream, in their order, then the forks whose parents' histories are not what was forked.
+
+    The transaction should be one that sees a single snapshot.
+    """
     conn.execute(text("SET LOCAL statement_timeout = 0"))
     stream = _Stream()
     for row in _rows(conn):
@@ -97,6 +113,15 @@ def verify(conn: Connection, walked: Walked) -> Iterator[Break]:
             continue
         _step(stream, row, walked)
     yield from _ended(stream)
+    for fork in conn.execute(FORKS, execution_options={"yield_per": FETCHED_ROWS}):
+        what = "is not there any more" if fork.gone else "is another one now"
+        yield Break(
+            tenant=fork.tenant_id,
+            stream=fork.stream,
+            version=fork.stream_version,
+            position=fork.position,
+            reason=f"it was forked from a history of {fork.parent} that {what}",
+        )
     for tenant, name, version in conn.execute(STRAY_CONTENTS, execution_options={"yield_per": FETCHED_ROWS}):
         yield Break(
             tenant=tenant, stream=name, version=version, position=None, reason="it has content, but is gone"

@@ -20,7 +20,7 @@ from sqlalchemy import (
     UniqueConstraint,
     text,
 )
-from sqlalchemy.dialects.postgresql import JSONB
+from sqlalchemy.dialects.postgresql import ARRAY, JSONB
 from sqlalchemy.types import UserDefinedType
 
 
@@ -52,6 +52,7 @@ REVISION_OF_ALIAS = "fk_aliases_revision"
 REVISION_OF_ENGINE = "fk_engines_revision"
 TENANT_OF_KEY = "fk_api_keys_tenant_id"
 TENANT_OF_LIMITS = "fk_tenant_limits_tenant_id"
+TENANT_OF_RETENTION = "fk_tenant_retention_tenant_id"
 TENANTS_FORM = "ck_tenants_tenant_id"
 ONE_KEY_PER_HASH = "uq_api_keys_secret_sha256"
 
@@ -118,6 +119,12 @@ events = Table(
         text("(payload ->> 'turn')"),
         "type",
         postgresql_where=text("type in ('attempt.failed', 'turn.failed', 'kv.rebuilt')"),
+    ),
+    Index(
+        "ix_events_forks",
+        "tenant_id",
+        text("(payload ->> 'parent')"),
+        postgresql_where=text("type = 'conversation.forked'"),
     ),
     Index("ix_events_occurred_at", "occurred_at", postgresql_using="brin"),
     Index("ix_events_feed", "txid", "position"),
@@ -193,6 +200,16 @@ tenant_limits = Table(
     Column("set_at", TIMESTAMP, nullable=False),
     Column("set_by", Text, nullable=False),
     CheckConstraint(f"{LEAST_LIMIT} is null or {LEAST_LIMIT} > 0", name="ck_tenant_limits_numbers"),
+)
+
+tenant_retention = Table(
+    "tenant_retention",
+    METADATA,
+    Column("tenant_id", Text, ForeignKey("tenants.tenant_id", name=TENANT_OF_RETENTION), primary_key=True),
+    Column("after_days", BigInteger, nullable=False),
+    Column("set_at", TIMESTAMP, nullable=False),
+    Column("set_by", Text, nullable=False),
+    CheckConstraint("after_days between 1 and 36500", name="ck_tenant_retention_after_days"),
 )
 
 revisions = Table(
@@ -305,6 +322,26 @@ artifacts = Table(
     CheckConstraint("made_by in ('prefill', 'decode')", name="ck_artifacts_made_by"),
     CheckConstraint("tokens > 0 and blocks > 0 and bytes > 0", name="ck_artifacts_size"),
     Index("ix_artifacts_conversation", "tenant_id", "conversation_id", "recorded_at"),
+)
+
+kv_deletions = Table(
+    "kv_deletions",
+    METADATA,
+    Column("artifact_id", Text, primary_key=True),
+    Column("tenant_id", Text, nullable=False),
+    Column("conversation_id", Text, nullable=False),
+    Column("asked_at", TIMESTAMP, nullable=False),
+    Column("tries", BigInteger, nullable=False, server_default=text("0")),
+    Column("tried_at", TIMESTAMP),
+    Column("store", Text),
+    Column("found", Boolean),
+    Column("failure", Text),
+    Column("left_names", ARRAY(Text)),
+    Column("done_at", TIMESTAMP),
+    CheckConstraint("tries >= 0 and (tries = 0) = (tried_at is null)", name="ck_kv_deletions_tries"),
+    CheckConstraint("done_at is null or failure is null", name="ck_kv_deletions_done"),
+    Index("ix_kv_deletions_waiting", "tries", "asked_at", postgresql_where=text("done_at is null")),
+    Index("ix_kv_deletions_conversation", "tenant_id", "conversation_id"),
 )
 
 rebuilds = Table(

@@ -1,8 +1,10 @@
 """Which turns are open, who answers them, and which request each one came from; the facts are events."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
-from sqlalchemy import Connection, insert, select, update
+from sqlalchemy import Connection, Row, insert, select, update
 from sqlalchemy.exc import IntegrityError
 
 from service.domain.errors import ConversationLocked, EverturnError, Internal, VersionConflict
@@ -80,6 +82,24 @@ def request_hash_of(conn: Connection, tenant: TenantId, turn: TurnId) -> str | N
     return conn.execute(query).scalar_one_or_none()
 
 
+def newest_of_request(
+    conn: Connection, tenant: TenantId, conversations: Sequence[ConversationId], request_hash: str
+) -> OpenTurn | None:
+    """Of the turns of these conversations, open or not, the last that this very request made."""
+    query = (
+        select(turns.c.tenant_id, turns.c.conversation_id, turns.c.turn_id)
+        .where(
+            turns.c.tenant_id == tenant,
+            turns.c.conversation_id.in_(conversations),
+            turns.c.request_hash == request_hash,
+        )
+        .order_by(turns.c.opened_at.desc())
+        .limit(1)
+    )
+    row = conn.execute(query).one_or_none()
+    return None if row is None else _open_turn(row)
+
+
 def renew_lease(conn: Connection, *, turn: TurnId, owner: str, lease_s: float) -> bool:
     """False once the turn is closed or another's."""
     query = (
@@ -116,14 +136,14 @@ def orphaned(conn: Connection, limit: int) -> list[OpenTurn]:
         .limit(limit)
         .with_for_update(skip_locked=True)
     )
-    return [
-        OpenTurn(
-            tenant=TenantId(row.tenant_id),
-            conversation=ConversationId(row.conversation_id),
-            turn=TurnId(row.turn_id),
-        )
-        for row in conn.execute(query)
-    ]
+    return [_open_turn(row) for row in conn.execute(query)]
+
+
+def is_open(conn: Connection, tenant: TenantId, conversation: ConversationId) -> bool:
+    query = select(turns.c.turn_id).where(
+        turns.c.tenant_id == tenant, turns.c.conversation_id == conversation, ~turns.c.closed
+    )
+    return conn.execute(query).one_or_none() is not None
 
 
 def is_orphan(conn: Connection, *, tenant: TenantId, turn: TurnId) -> bool:
@@ -135,6 +155,14 @@ def is_orphan(conn: Connection, *, tenant: TenantId, turn: TurnId) -> bool:
         expired(turns.c.lease_expires_at),
     )
     return conn.execute(query.with_for_update()).one_or_none() is not None
+
+
+def _open_turn(row: Row[Any, Any, Any]) -> OpenTurn:
+    return OpenTurn(
+        tenant=TenantId(row.tenant_id),
+        conversation=ConversationId(row.conversation_id),
+        turn=TurnId(row.turn_id),
+    )
 
 
 def _refusal(error: IntegrityError, turn: TurnId, conversation: ConversationId) -> EverturnError:

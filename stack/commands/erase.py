@@ -2,7 +2,7 @@
 
 import argparse
 import getpass
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from datetime import UTC, datetime
 
 from service.domain.artifact import ArtifactId
@@ -12,10 +12,8 @@ from service.erasure_flow import Erasure, erase_conversation
 from service.store.end_users import conversations_of
 from stack import database
 from stack.commands.parsers import Commands
-from workers import kv_upkeep
-from workers.kv_connector.catalog import Catalog
-from workers.kv_connector.store import words
-from workers.kv_connector.store_address import HELP, open_store
+from workers.kv_connector.store_address import HELP, full_address
+from workers.kv_forgetter import forget_erased
 
 REMAINS = (
     "What this cannot reach: backups and archived WAL from before, until they expire; copies that clients, "
@@ -78,41 +76,40 @@ def _erase(given: argparse.Namespace, conversations: Iterable[ConversationId]) -
             )
         print(_told(erased))
         artifacts.update(erased.artifacts)
-    status = _forget_kv(str(given.store or given.data / "kv"), frozenset(artifacts))
+    status = _forget_kv(given, artifacts)
     print(REMAINS)
     return status
 
 
 def _told(erased: Erasure) -> str:
-    if not erased.fresh:
-        return f"{erased.conversation} was erased before"
+    forks = f", with its forks {', '.join(erased.forks)}" if erased.forks else ""
+    parent = f"; what it began with is said in {erased.parent}, and stays" if erased.parent else ""
+    if not erased.fresh and not erased.contents:
+        return f"{erased.conversation} was erased before{parent}"
     return (
-        f"{erased.conversation} is erased: {erased.contents} events lost what was said, and a tombstone stays"
+        f"{erased.conversation} is erased{forks}: {erased.contents} events lost what was said, and a tombstone stays"
+        + parent
     )
 
 
-def _forget_kv(address: str, artifacts: frozenset[ArtifactId]) -> int:
+def _forget_kv(given: argparse.Namespace, artifacts: Collection[ArtifactId]) -> int:
     if not artifacts:
         return 0
-    try:
-        store = open_store(address)
-        store.require(make=False)
-        contents = Catalog(store).look()
-    except InvalidInput as error:
-        return _still_there(artifacts, str(error))
-    except OSError as error:
-        return _still_there(artifacts, f"{address} cannot be read: {words(error)}")
-    selection = kv_upkeep.Selection(artifacts=artifacts)
-    removed = kv_upkeep.forget(store, contents, kv_upkeep.choose(store, contents, selection))
-    for name, why in removed.failed:
-        print(f"{name} could not be removed: {why}")
+    address = full_address(given.store or given.data / "kv")
+    with database.engine(given) as engine:
+        forgotten = forget_erased(engine, address, only=artifacts)
+    for artifact, why in forgotten.failed:
+        print(f"{artifact} could not be deleted: {why}")
     print(
-        f"{removed.artifacts} manifests and {removed.blocks} blocks of KV are gone; "
-        f"{len(removed.shared)} blocks stay, since other conversations begin with the same tokens"
+        f"{forgotten.artifacts} manifests and {forgotten.blocks} blocks of KV are gone from {address}; "
+        f"{forgotten.shared} blocks stay, since other conversations begin with the same tokens"
     )
-    return 1 if removed.failed else 0
-
-
-def _still_there(artifacts: frozenset[ArtifactId], why: str) -> int:
-    print(f"{len(artifacts)} artifacts had KV, but {why}; run this where the KV store is, with --store")
-    return 1
+    if forgotten.missing:
+        print(
+            f"{forgotten.missing} artifacts are not in it: they ended before, or lie in another store, to be named with --store"
+        )
+    if forgotten.failed:
+        print(
+            "A KV collector with --forget-erased tries again by itself; audit.kv_deletions shows what is left"
+        )
+    return 1 if forgotten.failed else 0

@@ -35,3 +35,19 @@ def test_only_an_operator_erases_and_only_what_there_is(stack: Stack) -> None:
     assert erase(stack, "conv_nowhere") == 404
     assert erase(stack, conversation, tenant="nobody") == 404
     assert stack.http.get(f"/v1/conversations/{conversation}").status_code == 200
+
+
+def test_its_kv_waits_for_whoever_has_the_store(stack: Stack) -> None:
+    stack.start_engine("a", alias=True)
+    conversation = stack.conversation()
+    stack.ask("hello", conversation=conversation)
+    [artifact] = stack.await_artifacts(conversation, 1)
+    path = f"/admin/conversations/{conversation}/content"
+    erased = stack.admin.delete(path, params={"tenant": TENANT}).json()
+    assert erased["artifacts"] == [artifact]
+    told = stack.admin.get("/admin/audit/kv_deletions", params={"conversation_id": conversation}).json()[
+        "data"
+    ]
+    assert [(row["artifact_id"], row["state"], row["tries"]) for row in told] == [(artifact, "waiting", 0)]
+    [erasure] = stack.admin.get("/admin/audit/erasures").json()["data"]
+    assert (erasure["contents_left"], erasure["kv_left"]) == (0, 1)

@@ -18,21 +18,25 @@ pytestmark = pytest.mark.engine
 GREEDY = {"temperature": 0, "max_output_tokens": 24}
 
 
-@pytest.fixture
-def real_stack(stack: Stack, v12_engine: RealEngine) -> Stack:
-    identity = v12_engine.identity
-    engine = cast(
+def register(stack: Stack, engine: RealEngine) -> "SimulatedEngine":
+    identity = engine.identity
+    named = cast(
         "SimulatedEngine",
         SimpleNamespace(
-            boot=v12_engine.boot,
-            address=v12_engine.url,
+            boot=engine.boot,
+            address=engine.url,
             descriptor=Descriptor.from_json(identity["descriptor"]),
             revision=identity["revision"],
             alive=True,
         ),
     )
-    stack.register(engine)
-    stack.move_alias(engine)
+    stack.register(named)
+    return named
+
+
+@pytest.fixture
+def real_stack(stack: Stack, v12_engine: RealEngine) -> Stack:
+    stack.move_alias(register(stack, v12_engine))
     return stack
 
 
@@ -98,3 +102,30 @@ def test_a_chat_completion_says_what_a_response_says(real_stack: Stack, v12_engi
     assert answer.system_fingerprint == response["revision"] == v12_engine.revision
     assert answer.usage is not None
     assert answer.usage.prompt_tokens == response["usage"]["input_tokens"]
+
+
+def test_a_fork_answers_from_its_parents_kv_what_it_would_answer_without_any(
+    real_stack: Stack, second_v12_engine: RealEngine
+) -> None:
+    """On another engine than the parent, so that nothing but stored KV can be at hand."""
+    conversation = real_stack.conversation()
+    sea = "Tell me of the sea, of the ships that sail on it, and of those who came home again. " * 4
+    first = real_stack.ask(sea, conversation=conversation, **GREEDY)
+    real_stack.await_artifacts(conversation, 1)
+    real_stack.ask("And of the tides?", conversation=conversation, **GREEDY)
+    real_stack.await_artifacts(conversation, 2)
+    [parents] = real_stack.engines
+    cast("SimpleNamespace", parents).alive = False
+    real_stack.retire(parents)
+    register(real_stack, second_v12_engine)
+    forked = real_stack.ask("And of the moon?", previous_response_id=first["id"], **GREEDY)
+    fork = forked["conversation"]["id"]
+    assert fork != conversation
+    assert (forked["kv"]["plan"], forked["kv"]["source"]) == ("reuse", "reused")
+    assert forked["kv"]["tokens_loaded"] > 0
+    turn = real_stack.state(fork).turns[forked["id"]]
+    assert turn.completed is not None
+    assert turn.completed.extends == first["id"]
+    window = real_stack.state(fork).window
+    prompt, output = window[: turn.completed.prompt_tokens], turn.completed.output
+    assert second_v12_engine.cold(list(prompt), max_tokens=len(output)).tokens == list(output)

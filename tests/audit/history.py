@@ -1,6 +1,6 @@
 """Two weeks of a small service, made by its own flows: an upgrade, a turn that stayed, failures, an erasure, keys and limits."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from itertools import count
 
@@ -27,7 +27,8 @@ from service.domain.evidence import Evidence, Loaded, Published, Refusal
 from service.domain.limits import Limits
 from service.domain.plan import Engine, EngineRole
 from service.domain.revision import RevisionDigest
-from service.store import event_store, keys, rebuilds, tenants
+from service.fork_flow import ForkPoint
+from service.store import event_store, keys, kv_deletions, rebuilds, retention, tenants
 from service.turn_flow import Pinned
 from tests.engines.simulated import descriptor
 
@@ -43,6 +44,7 @@ class Story:
     now: datetime = BEGIN
     numbers: "count[int]" = field(default_factory=lambda: count(1))
     kv: dict[ConversationId, Published] = field(default_factory=dict)
+    made: dict[ArtifactId, Published] = field(default_factory=dict)
 
     def new_id(self, prefix: str) -> str:
         return f"{prefix}{next(self.numbers):04d}"
@@ -129,7 +131,7 @@ class Story:
         return planned
 
     def published(self, engine: Engine, tokens: int, made_by: MadeBy) -> Published:
-        return Published(
+        made = Published(
             artifact=ArtifactId(f"{self.new_id('kv_')}{'0' * 8}"),
             revision=engine.revision,
             producer=engine.boot,
@@ -140,6 +142,8 @@ class Story:
             expires_ms=FAR_MS,
             tip="ab" * 32,
         )
+        self.made[made.artifact] = made
+        return made
 
     def rebuild(self, chat: ConversationId, pinned: Pinned) -> Published:
         """By a worker that came after another which died."""
@@ -234,6 +238,28 @@ class Story:
         self.answer(tenant, chat, turn, self.pin(tenant, chat, turn), f"an answer to {text}")
         return chat
 
+    def fork(self, chat: ConversationId, *, after: int, text: str) -> ConversationId:
+        """After its turn of that number; the fork's first answer is from the KV that they share."""
+        turn = list(event_store.load_conversation(self.conn, ACME, chat).turns)[after - 1]
+        fork = conversation_flow.fork_conversation(
+            self.conn,
+            tenant=ACME,
+            point=ForkPoint(conversation=chat, after=turn),
+            alias=None,
+            on_upgrade=None,
+            metadata=None,
+            messages=(),
+            now=self.later(minutes=3),
+            new_id=self.new_id,
+        )
+        _, turn = self.accept(text, chat=fork)
+        pinned = self.pin(ACME, fork, turn)
+        assert pinned.pinned.offer is not None
+        shared = pinned.state.ancestors[0].tokens
+        self.kv[fork] = replace(self.made[pinned.pinned.offer], tokens=shared // 4 * 4)
+        self.answer(ACME, fork, turn, pinned, f"an answer to {text}")
+        return fork
+
     def lost_attempt(self, tenant: TenantId, chat: ConversationId, turn: TurnId) -> None:
         """The stored block proved broken while it was loaded."""
         pinned = self.pin(tenant, chat, turn)
@@ -312,6 +338,16 @@ def tell(conn: Connection) -> None:
     story.turn("what is a lease")
     story.move(v12, "alice")
     story.adapters("12" * 32, "boot_a1", style="5e" * 32)
+    story.fork(story.fork(capital, after=2, text="and of Malta"), after=3, text="and of Gozo")
+    retention.set_retention(conn, GLOBEX, after_days=90, by="carol", now=story.later(minutes=1))
+    _delete_kv(conn)
+
+
+def _delete_kv(conn: Connection) -> None:
+    """Of what was erased: some of it is not there any more, some cannot go yet."""
+    [first, *_] = kv_deletions.claim(conn, store="/kv", limit=9)
+    failed = {first.artifact: kv_deletions.Failure(why="blocks/\u2026: Permission denied")}
+    kv_deletions.settle(conn, gone=[], missing=[], failed=failed)
 
 
 def _give_keys(story: Story) -> None:

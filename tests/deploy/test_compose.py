@@ -73,6 +73,9 @@ def test_the_collector_takes_its_arguments(monkeypatch: pytest.MonkeyPatch, tmp_
     python, module, name, *arguments = command("kv-collector")
     assert (python, module, name) == ("python", "-m", "workers.kv_collector")
     arguments[arguments.index("--store") + 1] = str(tmp_path / "kv")
+    assert "--forget-erased" in arguments
+    assert "EVERTURN_DATABASE_URL" in compose()["services"]["kv-collector"]["environment"]
+    monkeypatch.setenv("EVERTURN_DATABASE_URL", "postgresql://everturn@postgres/everturn")
     assert kv_collector.main(arguments) == 0
     assert len(ran) == 1
 

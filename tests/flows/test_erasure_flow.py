@@ -176,3 +176,28 @@ def test_others_keep_every_word(conn: Connection) -> None:
     before = load(conn, other.conversation)
     erase(conn, running.conversation)
     assert load(conn, other.conversation) == before
+
+
+def test_kv_that_is_published_after_the_erasure_is_to_be_deleted(conn: Connection) -> None:
+    running = answered(conn)
+    kv = published(pin(conn, running).engine)
+    erase(conn, running.conversation)
+    conn.execute(text("SET LOCAL ROLE everturn_service"))
+    conn.execute(text("SELECT set_config('app.tenant', 'acme', true)"))
+    turn_flow.record_published(conn, tenant=ACME, conversation=running.conversation, published=kv, now=NOW)
+    conn.execute(text("SET LOCAL ROLE everturn_fleet"))
+    assert artifacts.list_artifacts(conn, running.conversation) == []
+    assert conn.execute(text("SELECT artifact_id FROM kv_deletions")).scalars().all() == [kv.artifact]
+    assert conn.execute(text("SELECT kv_left FROM audit.erasures")).scalar_one() == 1
+
+
+def test_all_kv_of_it_is_to_be_deleted_and_no_others(conn: Connection) -> None:
+    running = answered(conn)
+    engine = pin(conn, running).engine
+    other = accept(conn)
+    for chat, handle in ((running.conversation, "kv_11111111"), (other.conversation, "kv_22222222")):
+        artifacts.record(conn, tenant=ACME, conversation=chat, published=published(engine, handle), now=NOW)
+    erase(conn, running.conversation)
+    erase(conn, running.conversation)
+    waiting = conn.execute(text("SELECT artifact_id, conversation_id, state FROM audit.kv_deletions"))
+    assert [tuple(row) for row in waiting] == [("kv_11111111", running.conversation, "waiting")]

@@ -13,6 +13,8 @@ from service.domain.events import (
     ConversationCreated,
     ConversationDeleted,
     ConversationErased,
+    ConversationForked,
+    ConversationId,
     ConversationUpdated,
     EngineRegistered,
     Event,
@@ -125,6 +127,9 @@ GOLDEN: dict[str, Event] = {
             published=ArtifactId("kv_" + "1" * 32),
         ),
         ConversationErased(by="key_02", reason="asked for by the person"),
+        ConversationForked(
+            parent=ConversationId("conv_00"), parent_version=12, turn=TURN, parent_chain="c4" * 32
+        ),
         TurnStreamed(
             turn=TURN,
             item=ItemId("msg_03"),

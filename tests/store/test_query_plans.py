@@ -1,10 +1,14 @@
 """What a turn asks of a long log is answered from an index, whatever the log's length."""
 
 from collections.abc import Callable
+from datetime import UTC, datetime
 
 import pytest
-from sqlalchemy import Connection, text
+from sqlalchemy import Connection, TextClause, text
 
+from service.store import ancestry, retention
+
+FAR = datetime(2100, 1, 1, tzinfo=UTC)
 ROWS = 20_000
 
 FILL = text("""
@@ -54,3 +58,22 @@ def test_the_provenance_of_one_turn_is_found_by_index(plan_of: Callable[[str], s
 
 def test_refusals_are_found_by_index(plan_of: Callable[[str], str]) -> None:
     assert "ix_events_refused" in plan_of("SELECT * FROM audit.refusals")
+
+
+@pytest.mark.parametrize(
+    ("query", "given"),
+    [
+        (ancestry.CHILDREN, {"tenant": "acme", "parent": "conv_7"}),
+        (retention.LAST_AT, {"tenant": "acme", "stream": "conv_7"}),
+        (retention.OVERDUE, {"tenant": "acme", "before": FAR, "after": "conv_1", "limit": 10}),
+        (text("SELECT * FROM audit.forks"), {}),
+    ],
+    ids=["forks", "last said", "overdue", "audit"],
+)
+def test_forks_and_ages_are_found_by_index(
+    plan_of: Callable[[str], str], owner_conn: Connection, query: TextClause, given: dict[str, object]
+) -> None:
+    plan_of("SELECT 1")
+    explained = text(f"EXPLAIN {query.text}").bindparams(**given)
+    plan = "\n".join(owner_conn.execute(explained).scalars())
+    assert "Seq Scan on events" not in plan, plan

@@ -88,8 +88,8 @@ def test_words_of_the_record_are_no_markup() -> None:
         "started_at": "now",
         "failure_message": None,
     }
-    views = ("decisions", "refusals", "rebuild_cost", "attempts", "turn_provenance", "revisions")
-    found = {"turns": [turn], "chain_breaks": []} | {view: [] for view in views}
+    views = ("decisions", "refusals", "rebuild_cost", "attempts", "turn_provenance", "revisions", "forks")
+    found = {"turns": [turn], "chain_breaks": [], "forked_into": []} | {view: [] for view in views}
     page = conversation_report.html("conv_1", found)
     assert "<script>" not in page
     assert "&lt;script&gt;" in page

@@ -115,7 +115,7 @@ def test_without_a_database_the_way_out_is_named(tmp_path: Path, capsys: pytest.
     [("1", "the database does not answer: "), ("", "the database is not as this version needs it")],
 )
 def test_a_database_that_cannot_serve_is_told_in_one_line(
-    empty_database: str, capsys: pytest.CaptureFixture[str], port: str, said: str
+    template_database: str, empty_database: str, capsys: pytest.CaptureFixture[str], port: str, said: str
 ) -> None:
     url = f"postgresql://u:p@127.0.0.1:{port}/x" if port else empty_database
     assert main(["events", "export", "--database-url", url]) == 1
