@@ -70,6 +70,15 @@ def children(conn: Connection, tenant: TenantId, conversation: ConversationId) -
     return [ConversationId(stream) for stream in found.scalars()]
 
 
+def descendants(conn: Connection, tenant: TenantId, conversation: ConversationId) -> list[ConversationId]:
+    """Its forks and theirs, each after what it was forked from."""
+    return [
+        each
+        for fork in children(conn, tenant, conversation)
+        for each in (fork, *descendants(conn, tenant, fork))
+    ]
+
+
 def find_completion(
     conn: Connection, tenant: TenantId, conversation: ConversationId, turn: TurnId
 ) -> Completion:

@@ -9,6 +9,7 @@ from service.domain.artifact import ArtifactId
 from service.domain.errors import InvalidInput
 from service.domain.events import ConversationId, TenantId
 from service.erasure_flow import Erasure, erase_conversation
+from service.store import ancestry
 from service.store.end_users import conversations_of
 from stack import database
 from stack.commands.parsers import Commands
@@ -50,14 +51,17 @@ def _conversation(given: argparse.Namespace) -> int:
 
 def _end_user(given: argparse.Namespace) -> int:
     key, value = given.entry
+    tenant = TenantId(given.tenant)
     with database.connected(given) as conn:
-        found = conversations_of(conn, tenant=TenantId(given.tenant), key=key, value=value)
+        found = conversations_of(conn, tenant=tenant, key=key, value=value)
+        forks = {chat: ancestry.descendants(conn, tenant, chat) for chat in found}
     if not found:
         raise InvalidInput(
             f"No conversation of tenant {given.tenant} has '{key}' as '{value}' in its metadata."
         )
     if given.dry_run:
-        print("\n".join(found))
+        for chat in found:
+            print(f"{chat}, with its forks {', '.join(forks[chat])}" if forks[chat] else chat)
         return 0
     return _erase(given, found)
 

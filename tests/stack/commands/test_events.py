@@ -7,14 +7,17 @@ from pathlib import Path
 import pytest
 from sqlalchemy import Engine, text
 
+from service import edit_flow
 from service.domain.errors import InvalidInput
 from service.domain.events import ConversationCreated
+from service.edit_flow import Edit
 from service.store import artifacts
 from service.store.checkpoint import check_signature
 from service.store.connection import make_engine
 from service.store.signing import load_or_make_key, load_public_key
 from stack.cli import main
 from stack.integrity import sign_checkpoint, verify_log
+from tests.flows.forks import ask, fork, serving
 from tests.store.histories import ACME, CHAT, NOW, append, published, said, store
 from tests.workers.kv_connector.stored import conversation, paths, put
 from workers.kv_connector.local_store import LocalStore
@@ -103,6 +106,26 @@ def test_a_person_is_erased_by_their_metadata_and_first_only_shown(
     assert kept == ["conv_2"]
     assert everturn("erase", "end-user", "user=u-17", "--tenant", ACME) == 1
     assert "No conversation of tenant acme has 'user' as 'u-17'" in capsys.readouterr().err
+
+
+def test_a_persons_forks_are_shown_and_go_with_what_they_came_from(
+    everturn: Everturn, engine: Engine, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with engine.begin() as conn:
+        serving(conn)
+        chat = ask(conn, "one").conversation
+        edit = Edit(tenant=ACME, conversation=chat, head=None, now=NOW)
+        edit_flow.update_conversation(conn, edit, {"user": "u-17"})
+        child = fork(conn, chat, metadata={})
+        grandchild = fork(conn, ask(conn, "two", child).conversation)
+    assert everturn("erase", "end-user", "user=u-17", "--tenant", ACME, "--dry-run") == 0
+    assert capsys.readouterr().out == f"{chat}, with its forks {child}, {grandchild}\n"
+    assert everturn("erase", "conversation", grandchild, "--tenant", ACME) == 0
+    assert f"what it began with is said in {child}, and stays" in capsys.readouterr().out
+    assert everturn("erase", "end-user", "user=u-17", "--tenant", ACME) == 0
+    assert f"{chat} is erased, with its forks {child}, {grandchild}: " in capsys.readouterr().out
+    with engine.connect() as conn:
+        assert conn.execute(text("SELECT count(*) FROM event_contents")).scalar_one() == 0
 
 
 def test_without_a_database_the_way_out_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
