@@ -8,7 +8,7 @@ from sqlalchemy import Connection, text
 
 from service.store.connection import make_engine
 from service.store.migrate import LOCK_KEY, VERSION_TABLE
-from service.store.tables import METADATA
+from service.store.tenant_tables import tenants
 
 OWNER = "SET ROLE everturn_owner"
 ROLES = Path(__file__).with_name("roles.sql")
@@ -26,7 +26,7 @@ def migrate(connection: Connection) -> None:
     connection.commit()
     context.configure(
         connection=connection,
-        target_metadata=METADATA,
+        target_metadata=tenants.metadata,
         version_table=VERSION_TABLE,
         transaction_per_migration=True,
     )
@@ -37,7 +37,7 @@ def migrate(connection: Connection) -> None:
 def print_sql() -> None:
     context.configure(
         dialect_name="postgresql",
-        target_metadata=METADATA,
+        target_metadata=tenants.metadata,
         version_table=VERSION_TABLE,
         transaction_per_migration=True,
         literal_binds=True,

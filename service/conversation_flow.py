@@ -153,6 +153,8 @@ def accept_turn(
     VersionConflict: another writer was quicker; ask again.
     """
     if request.idempotency_key is not None:
+        # Of two at once, the second must find what the first has made, and not that a turn is open or the head has moved.
+        event_store.lock_stream(conn, request.tenant, f"key/{request.idempotency_key}")
         known = turns.find_idempotent(conn, request.tenant, request.idempotency_key)
         if known is not None:
             return _same_request(known, request)

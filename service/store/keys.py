@@ -14,7 +14,7 @@ from service.domain.events import OnUpgrade, TenantId
 from service.domain.limits import NO_LIMITS, Limits
 from service.store.constraints import broken_constraint
 from service.store.leases import CLOCK, expired, lease_end
-from service.store.tables import (
+from service.store.tenant_tables import (
     ONE_KEY_PER_HASH,
     TENANT_OF_KEY,
     TENANTS_FORM,

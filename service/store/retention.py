@@ -10,7 +10,7 @@ from sqlalchemy.exc import IntegrityError
 from service.domain.errors import NotFound
 from service.domain.events import ConversationId, TenantId
 from service.store.constraints import broken_constraint
-from service.store.tables import TENANT_OF_RETENTION, tenant_retention
+from service.store.tenant_tables import TENANT_OF_RETENTION, tenant_retention
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

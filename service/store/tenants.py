@@ -13,7 +13,8 @@ from service.domain.errors import NotFound
 from service.domain.events import OnUpgrade, TenantId
 from service.domain.limits import Limits
 from service.store.constraints import broken_constraint
-from service.store.tables import TENANT_OF_LIMITS, tenant_limits, tenants, turns
+from service.store.tables import turns
+from service.store.tenant_tables import TENANT_OF_LIMITS, tenant_limits, tenants
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

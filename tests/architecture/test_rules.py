@@ -15,7 +15,8 @@ PACKAGES = ("service", "workers", "stack", "demo", "migrations")
 LONGEST_FILE = 400
 LONGEST_FUNCTION = 70
 VAGUE_NAMES = {"utils", "util", "common", "helpers", "helper", "manager", "base", "misc"}
-INSIDE_VLLM = {"torch", "vllm", "transformers", "tokenizers", "service", "workers", "starlette"}
+BROUGHT_BY_VLLM = {"torch", "vllm", "transformers", "tokenizers", "starlette", "numpy", "blake3"}
+INSIDE_VLLM = BROUGHT_BY_VLLM | {"service", "workers"}
 ONLY_FOR_A_BUCKET = ("object_store.py", "obstore")
 
 SOURCES = sorted(path for package in PACKAGES for path in (ROOT / package).rglob("*.py"))

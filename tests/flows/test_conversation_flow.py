@@ -4,7 +4,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from sqlalchemy import Engine
+from sqlalchemy import Connection, Engine, text
 
 from service.conversation_flow import Accepted, NewMessage, find_conversation, find_response
 from service.domain.errors import ConversationLocked, EverturnError, InvalidInput, NotFound, VersionConflict
@@ -18,6 +18,7 @@ from service.domain.events import (
     TurnStarted,
 )
 from service.store import keys
+from tests.api.stack import eventually
 from tests.flows.fleet import (
     ACME,
     NOW,
@@ -76,6 +77,38 @@ def test_of_many_with_one_key_all_get_the_same_turn(engine: Engine) -> None:
     assert len(results) == WRITERS
     assert len({r.turn for r in results}) == 1
     assert [r.fresh for r in results].count(True) == 1
+
+
+def test_a_request_that_waits_for_its_twin_is_given_its_turn(engine: Engine) -> None:
+    with engine.begin() as conn:
+        running = answered(conn)
+        complete(conn, running, completed(pin(conn, running)))
+        head = len(events_of(conn, running))
+
+    def ask(conn: Connection) -> Accepted:
+        return accept(conn, conversation=running.conversation, idempotency_key="key", head=head)
+
+    def in_a_transaction() -> Accepted:
+        with engine.begin() as conn:
+            return ask(conn)
+
+    with ThreadPoolExecutor(1) as pool:
+        with engine.begin() as conn:
+            first = ask(conn)
+            asked = pool.submit(in_a_transaction)
+            eventually(lambda: waits(engine))
+        second = asked.result()
+    assert (second.turn, second.fresh) == (first.turn, False)
+
+
+def waits(engine: Engine) -> bool:
+    """Somebody, for a lock of the store's own in this database."""
+    query = """
+        SELECT count(*) FROM pg_locks JOIN pg_database ON pg_database.oid = pg_locks.database
+        WHERE locktype = 'advisory' AND NOT granted AND datname = current_database()
+    """
+    with engine.connect() as conn:
+        return bool(conn.execute(text(query)).scalar_one())
 
 
 def test_a_key_with_another_request_is_refused(engine: Engine) -> None:

@@ -14,7 +14,8 @@ from sqlalchemy.dialects.postgresql import base
 
 from migrations.dump import SCHEMA, dump
 from service.store.connection import make_engine
-from service.store.tables import METADATA, Xid8
+from service.store.tables import Xid8
+from service.store.tenant_tables import tenants
 from stack.wheels import wheel_folder
 
 REPOSITORY = Path(__file__).parents[2]
@@ -37,7 +38,7 @@ def test_the_tables_are_those_that_the_queries_are_written_for(
     with engine.connect() as connection:
         options = {"compare_type": True, "compare_server_default": True, "version_table": "everturn_schema"}
         context = MigrationContext.configure(connection, opts=options)
-        assert compare_metadata(context, METADATA) == []
+        assert compare_metadata(context, tenants.metadata) == []
     engine.dispose()
 
 
@@ -50,7 +51,7 @@ def test_the_checks_are_those_that_the_queries_are_written_for(shared_database: 
     engine.dispose()
     declared = {
         constraint.name
-        for table in METADATA.tables.values()
+        for table in tenants.metadata.tables.values()
         for constraint in table.constraints
         if isinstance(constraint, CheckConstraint)
     }
