@@ -1,15 +1,18 @@
 """Runs the synchronous transactions of the flows for the asynchronous API."""
 
 import asyncio
-from collections.abc import Callable
+import os
+import socket
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from psycopg.errors import DeadlockDetected, SerializationFailure
 from sqlalchemy import Connection
 from sqlalchemy.exc import DBAPIError
-from sqlalchemy.ext.asyncio import AsyncEngine
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from service.domain.errors import VersionConflict
 from service.domain.events import TenantId
@@ -39,42 +42,75 @@ def reach_for(reach: Reach) -> None:
 
 TRIES = 5
 PAUSE_S = 0.02
+LONGEST_TRANSACTION_S = 30.0
+"""What runs in the server ends by the server's own limits; this one is for a server that says nothing at all."""
 
 
 class Database:
     def __init__(self, engine: AsyncEngine) -> None:
         self._engine = engine
 
-    async def run(self, transaction: Callable[[Connection], Result], *, reach: Reach | None = None) -> Result:
+    async def run(
+        self,
+        transaction: Callable[[Connection], Result],
+        *,
+        reach: Reach | None = None,
+        within_s: float = LONGEST_TRANSACTION_S,
+    ) -> Result:
         """Committed when this returns; one that lost a race is run again from its beginning.
 
-        `reach` is in place of that of the request's key.
+        `reach` is in place of that of the request's key. A try that is not over `within_s` loses its connection.
 
         Raises:
             VersionConflict: lost every time.
+            OperationalError: the database cannot be reached, or said nothing for too long. What it had been told to
+                commit may have been committed.
         """
         wanted = reach or _reach.get()
         for number in range(1, TRIES):
             try:
-                return await self._run(transaction, wanted)
+                return await self._run(transaction, wanted, within_s)
             except VersionConflict:
                 await asyncio.sleep(PAUSE_S * number)
             except DBAPIError as error:
                 if not isinstance(error.orig, DeadlockDetected | SerializationFailure):
                     raise
                 await asyncio.sleep(PAUSE_S * number)
-        return await self._run(transaction, wanted)
+        return await self._run(transaction, wanted, within_s)
 
     async def close(self) -> None:
         await self._engine.dispose()
 
-    async def _run(self, transaction: Callable[[Connection], Result], reach: Reach) -> Result:
+    async def _run(
+        self, transaction: Callable[[Connection], Result], reach: Reach, within_s: float
+    ) -> Result:
         def limited(conn: Connection) -> Result:
             limit(conn, reach)
             return transaction(conn)
 
-        async with self._engine.begin() as connection:
-            return await connection.run_sync(limited)
+        async with self._engine.connect() as connection:
+            with _severed(connection, after_s=within_s):
+                async with connection.begin():
+                    return await connection.run_sync(limited)
+
+
+@contextmanager
+def _severed(connection: AsyncConnection, *, after_s: float) -> Iterator[None]:
+    """The driver waits for a server without end, and cancelled it waits again; but a connection that breaks it notices."""
+    assert connection.sync_connection is not None  # noqa: S101 it has been started
+    driver = connection.sync_connection.connection.driver_connection
+    timer = asyncio.get_running_loop().call_later(after_s, _sever, driver)
+    try:
+        yield
+    finally:
+        timer.cancel()
+
+
+def _sever(driver: Any) -> None:
+    if driver.closed:
+        return
+    with closing(socket.socket(fileno=os.dup(driver.fileno()))) as wire:
+        wire.shutdown(socket.SHUT_RDWR)
 
 
 def limit(conn: Connection, reach: Reach) -> None:

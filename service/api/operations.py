@@ -19,6 +19,7 @@ from service.store import fleet
 router = APIRouter()
 
 BROKER_PATIENCE_S = 1.0
+DATABASE_PATIENCE_S = 5.0
 BROKER_PORTS = {"redis": 6379, "rediss": 6379, "amqp": 5672, "amqps": 5671}
 
 
@@ -32,7 +33,7 @@ async def readyz(service: ServiceOf) -> Response:
     """Ready is who can accept and read turns; without broker or engines they wait, and that is shown."""
     broker = await _reachable(service.settings.broker_url.get_secret_value())
     try:
-        engines = await service.database.run(_ready_engines)
+        engines = await service.database.run(_ready_engines, within_s=DATABASE_PATIENCE_S)
     except (DBAPIError, PoolTimeout) as error:
         reason = f"{type(error).__name__}: not reachable, or not migrated"
         body = {"status": "unready", "database": reason, "broker": broker, "ready_engines": {}}

@@ -21,6 +21,11 @@ AUDITOR_ROLE = "everturn_auditor"
 """Reads the audit views, and nothing else."""
 
 CONNECT_TIMEOUT_S = 5
+HOST_SILENT_S = 10
+"""After so long without a word, a host is asked whether it is there."""
+HOST_GONE_S = 20
+"""A host that says nothing for so long about what it was sent is gone, and so is the connection."""
+PROBES = 2
 STATEMENT_TIMEOUT_S = 15
 LOCK_TIMEOUT_S = 5
 IDLE_IN_TRANSACTION_TIMEOUT_S = 10
@@ -99,6 +104,10 @@ def _options(url: URL, application_name: str, pool_size: int, role: str | None) 
         "connect_args": {
             "application_name": application_name,
             "connect_timeout": CONNECT_TIMEOUT_S,
+            "keepalives_idle": HOST_SILENT_S,
+            "keepalives_interval": (HOST_GONE_S - HOST_SILENT_S) // PROBES,
+            "keepalives_count": PROBES,
+            "tcp_user_timeout": HOST_GONE_S * 1000,
             "options": startup_options(url, role),
         },
     }

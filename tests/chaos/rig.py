@@ -125,6 +125,18 @@ class Rig:
             if process.pid == pid:
                 process.kill()
 
+    @contextmanager
+    def stopped(self, *, everything: bool) -> Iterator[None]:
+        """The server's main process, or with it all that serve sessions, as SIGSTOP leaves them."""
+        processes = self._postgres_processes()[: None if everything else 1]
+        for process in processes:
+            process.suspend()
+        try:
+            yield
+        finally:
+            for process in processes:
+                process.resume()
+
     def mend(self) -> None:
         """Starts what has died."""
         if self.server.child.ended():

@@ -1,9 +1,6 @@
 """A slice of `make chaos` that is the same each time: the reply to each COMMIT that accepts something is lost, by each fault."""
 
-import shutil
-import tempfile
-from collections.abc import Iterator, Sequence
-from pathlib import Path
+from collections.abc import Sequence
 
 import pytest
 from openai import OpenAI
@@ -11,7 +8,7 @@ from openai import OpenAI
 from tests.chaos.checks import feed_differs
 from tests.chaos.client import connect
 from tests.chaos.faults import Kind, choose
-from tests.chaos.rig import Rig, rig
+from tests.chaos.rig import Rig
 from tests.chaos.sweep import break_once, trace
 from tests.chaos.wire import Message, Moment
 
@@ -21,24 +18,11 @@ ACCEPTED, PINNED, ANSWERED = 1, 2, 3
 
 
 @pytest.fixture(scope="module")
-def running() -> Iterator[Rig]:
-    folder = Path(tempfile.mkdtemp(prefix="everturn-chaos-"))
-    folder.chmod(0o711)
-    with rig(folder) as made:
-        yield made
-    shutil.rmtree(folder)
-
-
-@pytest.fixture(scope="module")
-def client(running: Rig) -> Iterator[OpenAI]:
-    made = connect(running.url, running.secrets.tenant)
-    yield made
-    made.close()
-
-
-@pytest.fixture(scope="module")
-def passed(running: Rig, client: OpenAI) -> list[Message]:
-    return trace(running, client)
+def passed(running: Rig) -> list[Message]:
+    client = connect(running.url, running.secrets.tenant)
+    found = trace(running, client)
+    client.close()
+    return found
 
 
 def replies_to_appends(passed: Sequence[Message]) -> list[Message]:

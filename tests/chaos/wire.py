@@ -3,6 +3,7 @@
 import socket
 import threading
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
@@ -154,6 +155,8 @@ class WireProxy:
         self._lock = threading.Lock()
         self._sessions: set[Session] = set()
         self._watch: Watch | None = None
+        self._flowing = threading.Event()
+        self._flowing.set()
         self._accepting = threading.Thread(target=self._accept, daemon=True)
 
     def __enter__(self) -> Self:
@@ -176,6 +179,15 @@ class WireProxy:
     def unwatch(self) -> None:
         with self._lock:
             self._watch = None
+
+    @contextmanager
+    def silence(self) -> Iterator[None]:
+        """Connections stay as they are, and nothing passes."""
+        self._flowing.clear()
+        try:
+            yield
+        finally:
+            self._flowing.set()
 
     def cut_all(self) -> None:
         with self._lock:
@@ -221,6 +233,7 @@ class WireProxy:
         session.cut()
 
     def _pass(self, session: Session, side: Side, raw: bytes, target: socket.socket, *, first: bool) -> None:
+        self._flowing.wait()
         kind, statement = session.read(side, raw, first=first)
         with self._lock:
             watch = self._watch
