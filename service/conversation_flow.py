@@ -139,7 +139,8 @@ def fork_conversation(
     """
     origin, turn = fork_flow.find_origin(conn, tenant, point)
     created = fork_flow.made_like(origin, alias=alias, on_upgrade=on_upgrade, metadata=metadata)
-    made = fork_flow.fork(conn, origin, turn, ConversationId(new_id("conv_")), created)
+    child = ConversationId(new_id("conv_"))
+    made = fork_flow.fork(conn, origin, turn, child, created, param="fork_of.after_response")
     return _record(conn, made, [new_message(m, new_id) for m in messages], now, limits)
 
 
@@ -288,7 +289,8 @@ def _opening(conn: Connection, request: TurnRequest, new_id: NewId) -> Opening:
     if request.previous is None or decide.is_latest(state, request.previous):
         return Opening(state=state, events=())
     child = ConversationId(new_id("conv_"))
-    return fork_flow.fork(conn, state, request.previous, child, fork_flow.made_like(state))
+    created = fork_flow.made_like(state)
+    return fork_flow.fork(conn, state, request.previous, child, created, param="previous_response_id")
 
 
 def _started(

@@ -58,16 +58,24 @@ def find_origin(conn: Connection, tenant: TenantId, point: ForkPoint) -> tuple[C
 
 
 def fork(
-    conn: Connection, origin: Conversation, turn: TurnId, child: ConversationId, created: ConversationCreated
+    conn: Connection,
+    origin: Conversation,
+    turn: TurnId,
+    child: ConversationId,
+    created: ConversationCreated,
+    *,
+    param: str,
 ) -> Opening:
     """Of the conversation that the turn was answered in, which may be one that `origin` is a fork of itself.
+
+    `param` is how the client named the turn.
 
     Raises:
         NotFound: no such turn in `origin`.
         Gone: erased.
         InvalidInput: the turn has no answer, or there are too many forks of forks.
     """
-    decide.check_forkable(origin, turn)
+    decide.check_forkable(origin, turn, param)
     parent = turns.find_turn(conn, origin.tenant, turn)
     if parent is None:
         raise NotFound("response", turn)

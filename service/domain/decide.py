@@ -89,18 +89,23 @@ def is_latest(state: Conversation, turn: TurnId) -> bool:
     return state.last is not None and state.last.turn == turn and state.open_turn is None
 
 
-def check_forkable(state: Conversation, turn: TurnId) -> None:
-    """Raises:
-    NotFound: no such turn in it, or not any more.
-    Gone: erased.
-    InvalidInput: the turn has no answer that could be gone on from.
+def check_forkable(state: Conversation, turn: TurnId, param: str) -> None:
+    """Args: param: how the client named the turn.
+
+    Raises:
+        NotFound: no such turn in it, or not any more.
+        Gone: erased.
+        InvalidInput: the turn has no answer that could be gone on from.
     """
-    found = find_response(state, turn)
+    _check_kept(state)
+    if turn not in state.turns or turn in state.deleted_responses:
+        raise NotFound("response", turn, param)
+    found = state.turns[turn]
     if found.state is not TurnState.COMPLETED:
         how = "failed" if found.state is TurnState.FAILED else "has not ended"
         raise InvalidInput(
             f"Response {turn} {how}: there is no answer to go on from. Name a response that was completed.",
-            "response_id",
+            param,
             "response_not_completed",
         )
 

@@ -115,6 +115,22 @@ def test_another_tenants_conversation_is_unknown_to_a_fork(shared_stack: Stack) 
     assert other.post("/v1/responses", json=asked).status_code == 404
 
 
+def test_only_an_answer_can_be_continued(stack: Stack) -> None:
+    engine = stack.start_engine("a", alias=True)
+    conversation = stack.conversation()
+    engine.faults.max_model_len = 8
+    failed = stack.post(input="far too long for it", conversation=conversation).json()["error"]["response_id"]
+    fork_of = {"conversation": conversation, "after_response": failed}
+    for path, body, param in (
+        ("/v1/responses", {"input": "on", "previous_response_id": failed}, "previous_response_id"),
+        ("/v1/conversations", {"fork_of": fork_of}, "fork_of.after_response"),
+    ):
+        answer = stack.http.post(path, json=body)
+        assert answer.status_code == 400
+        error = answer.json()["error"]
+        assert (error["param"], error["code"]) == (param, "response_not_completed")
+
+
 def test_erasing_the_parent_is_told_for_its_forks(stack: Stack) -> None:
     stack.start_engine("a", alias=True)
     conversation, first, _ = two_answers(stack)

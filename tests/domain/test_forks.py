@@ -93,24 +93,24 @@ def test_what_the_parent_has_deleted_since_is_deleted_in_the_fork() -> None:
 
 
 def test_only_an_answer_can_be_forked_after() -> None:
-    decide.check_forkable(folded(ANSWERED), TURN)
+    decide.check_forkable(folded(ANSWERED), TURN, "x")
     failing = folded([created(), message(), started(), failed()])
     with pytest.raises(InvalidInput, match="failed") as refused:
-        decide.check_forkable(failing, TURN)
-    assert refused.value.code == "response_not_completed"
+        decide.check_forkable(failing, TURN, "x")
+    assert (refused.value.code, refused.value.param) == ("response_not_completed", "x")
     with pytest.raises(InvalidInput, match="has not ended"):
-        decide.check_forkable(folded(ANSWERED[:-1]), TURN)
+        decide.check_forkable(folded(ANSWERED[:-1]), TURN, "x")
     with pytest.raises(NotFound):
-        decide.check_forkable(folded(ANSWERED), NEXT)
+        decide.check_forkable(folded(ANSWERED), NEXT, "x")
     with pytest.raises(NotFound):
-        decide.check_forkable(folded([*ANSWERED, ResponseDeleted(turn=TURN)]), TURN)
+        decide.check_forkable(folded([*ANSWERED, ResponseDeleted(turn=TURN)]), TURN, "x")
     with pytest.raises(Gone):
-        decide.check_forkable(folded([*ANSWERED, ConversationErased(by="x", reason="")]), TURN)
+        decide.check_forkable(folded([*ANSWERED, ConversationErased(by="x", reason="")]), TURN, "x")
 
 
 def test_a_running_turn_does_not_keep_an_earlier_one_from_being_forked_after() -> None:
     running = folded([*ANSWERED, *next_turn()[:3]])
-    decide.check_forkable(running, TURN)
+    decide.check_forkable(running, TURN, "x")
     assert not decide.is_latest(running, TURN)
 
 
