@@ -56,6 +56,16 @@ def test_once_its_weights_changed_in_place_it_is_nobody_knows_what(scene: Scene)
     assert read_counters(scene.root / "run")[Count.WEIGHT_CHANGES, None] == 1
 
 
+def test_what_arrived_before_they_changed_and_is_decided_after_is_refused_too(scene: Scene) -> None:
+    req = request(offer=HANDLE)
+    scene.scheduler.arrived(req)
+    change_weights(scene)
+    assert scene.scheduler.matched(req, 0) == 0
+    refusal = scene.evidence().refusal
+    assert refusal is not None
+    assert (refusal.reason, refusal.detail) == (RefusalReason.REVISION_UNKNOWN, WEIGHTS_CHANGED)
+
+
 def test_after_each_change_of_its_weights_local_kv_has_other_names(scene: Scene) -> None:
     salts = []
     for index in range(3):
