@@ -16,7 +16,6 @@ LONGEST_FILE = 400
 LONGEST_FUNCTION = 70
 VAGUE_NAMES = {"utils", "util", "common", "helpers", "helper", "manager", "base", "misc"}
 BROUGHT_BY_VLLM = {"torch", "vllm", "transformers", "tokenizers", "starlette", "numpy", "blake3"}
-INSIDE_VLLM = BROUGHT_BY_VLLM | {"service", "workers"}
 ONLY_FOR_A_BUCKET = ("object_store.py", "obstore")
 
 SOURCES = sorted(path for package in PACKAGES for path in (ROOT / package).rglob("*.py"))
@@ -81,20 +80,8 @@ def test_what_runs_inside_vllm_needs_nothing_but_vllm() -> None:
         for module in imported(path)
         if (top := module.split(".")[0]) not in sys.stdlib_module_names
         and (path.name, top) != ONLY_FOR_A_BUCKET
-        and (
-            top not in INSIDE_VLLM
-            or not module.startswith(
-                (
-                    "torch",
-                    "vllm",
-                    "transformers",
-                    "tokenizers",
-                    "starlette",
-                    "service.domain",
-                    "workers.kv_connector",
-                )
-            )
-        )
+        and top not in BROUGHT_BY_VLLM
+        and not module.startswith(("service.domain", "workers.kv_connector"))
     }
     assert not foreign
 
