@@ -48,9 +48,11 @@ async def metrics(service: ServiceOf) -> Response:
 
 def _ready_engines(conn: Connection) -> dict[str, Any]:
     """By alias."""
-    ready = {(e.boot, e.revision) for e in fleet.live_engines(conn) if e.state is EngineState.READY}
+    aliases = fleet.list_aliases(conn)
+    live = fleet.live_engines(conn, {alias.revision for alias in aliases})
+    ready = {(e.boot, e.revision) for e in live if e.state is EngineState.READY}
     serving = Counter(revision for _, revision in ready)
-    return {alias.name: serving[alias.revision] for alias in fleet.list_aliases(conn)}
+    return {alias.name: serving[alias.revision] for alias in aliases}
 
 
 async def _reachable(url: str) -> bool:
