@@ -98,10 +98,17 @@ class Store(RuleBasedStateMachine):
         history.extend(events)
 
 
-def test_the_store_does_as_its_model(engine: Engine) -> None:
+def check_store(engine: Engine, *, examples: int, steps: int) -> None:
     run_state_machine_as_test(
         type("BoundStore", (Store,), {"engine": engine}),
         settings=settings(
-            max_examples=20, stateful_step_count=15, deadline=None, suppress_health_check=list(HealthCheck)
+            max_examples=examples,
+            stateful_step_count=steps,
+            deadline=None,
+            suppress_health_check=list(HealthCheck),
         ),
     )
+
+
+def test_the_store_does_as_its_model(engine: Engine) -> None:
+    check_store(engine, examples=20, steps=15)
