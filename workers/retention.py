@@ -19,6 +19,8 @@ from service.store.retention import Overdue, Retention
 log = logging.getLogger(__name__)
 
 PAGE = 100
+AGAIN_S = 60.0
+"""After a round that the database has cut off."""
 
 
 def outcomes(
@@ -67,7 +69,7 @@ class Rounds:
     round: Iterator[Outcome] | None = None
 
     def step(self, database: Engine, most: int) -> int:
-        """Returns how many conversations were looked at. Raises: SQLAlchemyError; the next round begins anew."""
+        """Returns how many conversations were looked at. Raises: SQLAlchemyError; another round begins soon."""
         if self.round is None:
             if time.monotonic() < self.next_s:
                 return 0
@@ -78,6 +80,7 @@ class Rounds:
                 outcome = next(self.round, None)
             except Exception:
                 self.round = None
+                self.next_s = time.monotonic() + min(self.every_s, AGAIN_S)
                 raise
             if outcome is None:
                 self.round = None

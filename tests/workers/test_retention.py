@@ -1,21 +1,24 @@
 """Rounds of retention: all of it in the end, a few at a time, and one that cannot go keeps no other."""
 
+import time
 from collections.abc import Iterator
 from datetime import timedelta
 from typing import Any
 
 import pytest
 from sqlalchemy import Connection, Engine, text
+from sqlalchemy.exc import SQLAlchemyError
 
 from service import retention_flow
 from service.domain.errors import VersionConflict
 from service.domain.events import TenantId
 from service.retention_flow import Outcome
 from service.store import keys, retention
+from service.store.connection import make_engine
 from service.store.retention import Overdue
 from tests.store.histories import ACME, NOW, append, created, said, store
 from workers import retention as rounds
-from workers.retention import Rounds, outcomes
+from workers.retention import AGAIN_S, Rounds, outcomes
 
 LATE = NOW + timedelta(days=400)
 OTHER = TenantId("other")
@@ -85,7 +88,7 @@ def test_a_round_takes_few_at_each_step_and_the_next_one_waits(engine: Engine, c
 
 
 def test_a_round_that_lost_its_database_begins_anew(engine: Engine, chats: list[str]) -> None:
-    work = Rounds(every_s=0.001)
+    work = Rounds(every_s=1e-9)
 
     def lost() -> Iterator[Outcome]:
         yield from map(_lose, [1])
@@ -94,3 +97,14 @@ def test_a_round_that_lost_its_database_begins_anew(engine: Engine, chats: list[
     with pytest.raises(ConnectionError):
         work.step(engine, 1)
     assert work.step(engine, 9) == len(chats)
+
+
+def test_a_round_that_cannot_begin_is_tried_again_before_the_hour(
+    empty_database: str, template_database: str
+) -> None:
+    work = Rounds(every_s=3600)
+    unmigrated = make_engine(empty_database, application_name="tests")
+    with pytest.raises(SQLAlchemyError):
+        work.step(unmigrated, 1)
+    unmigrated.dispose()
+    assert work.next_s <= time.monotonic() + AGAIN_S
