@@ -5,7 +5,7 @@
 import json
 import logging
 import secrets
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -140,16 +140,15 @@ class EverturnConnector(KVConnectorBase_V1, SupportsHMA):  # type: ignore[misc]
         self, metadata: Mapping[tuple[int, int], KVConnectorHandshakeMetadata]
     ) -> None:
         ranks = [metadata[rank] for rank in sorted(metadata)]
-        first = ranks[0]
-        if isinstance(first, Measurement) and first.watched:
-            self._scheduler.watch(WatchClient(address_of(self._boot, 0)).changes)
-        if not isinstance(first, Measurement) or first.descriptor is None or any(r != first for r in ranks):
-            errors = {r.error or "a rank measured otherwise" for r in ranks if isinstance(r, Measurement)}
-            reason = "; ".join(sorted(errors)) or "no rank has measured itself"
-            logger.error("Everturn refuses all stored KV, and saves none: %s", reason)
-            self._reports.write_identity({"boot": self._boot, "revision": None, "error": reason})
+        try:
+            first = _first_of(ranks)
+            if first.watched:
+                self._scheduler.watch(WatchClient(address_of(self._boot, 0)).required().changes)
+            _require_agreement(ranks)
+        except InvalidInput as error:
+            self._stay_unmeasured(str(error))
             return
-        own = Descriptor.from_json(json.loads(first.descriptor))
+        own = Descriptor.from_json(json.loads(str(first.descriptor)))
         tensors = tuple(Tensor(**t | {"shape": tuple(t["shape"])}) for t in json.loads(first.tensors))
         self._store.put_descriptor(own)
         self._scheduler.identify(own, tensors)
@@ -163,6 +162,10 @@ class EverturnConnector(KVConnectorBase_V1, SupportsHMA):  # type: ignore[misc]
             }
         )
         logger.info("Everturn serves %s", own.digest)
+
+    def _stay_unmeasured(self, why: str) -> None:
+        logger.error("Everturn refuses all stored KV, and saves none: %s", why)
+        self._reports.write_identity({"boot": self._boot, "revision": None, "error": why})
 
     # Scheduler side
 
@@ -250,6 +253,21 @@ def _setting(extra: Mapping[str, Any], name: str) -> str:
     if not isinstance(value, str) or not value:
         raise InvalidInput(f"'kv_connector_extra_config.{name}' is missing in --kv-transfer-config.", name)
     return value
+
+
+def _first_of(ranks: Sequence[KVConnectorHandshakeMetadata]) -> Measurement:
+    first = ranks[0] if ranks else None
+    if not isinstance(first, Measurement):
+        raise InvalidInput("no rank has measured itself", "revision")
+    return first
+
+
+def _require_agreement(ranks: Sequence[KVConnectorHandshakeMetadata]) -> None:
+    """Raises: InvalidInput, with what each rank could not measure."""
+    first = _first_of(ranks)
+    if first.descriptor is None or any(rank != first for rank in ranks):
+        errors = {r.error or "a rank measured otherwise" for r in ranks if isinstance(r, Measurement)}
+        raise InvalidInput("; ".join(sorted(errors)), "revision")
 
 
 def _unsupported(vllm_config: Any, kv_cache_config: Any) -> str | None:

@@ -6,8 +6,10 @@ import socket
 import struct
 import time
 from threading import Thread
+from typing import Self
 
 from service.domain.artifact import BootId
+from service.domain.errors import InvalidInput
 from workers.kv_connector.weights_watch import WeightsWatch
 
 logger = logging.getLogger("vllm.everturn")
@@ -66,6 +68,17 @@ class WatchClient:
         self._connection: socket.socket | None = None
         self._changes = 0
         self._serves_until = 0.0
+
+    def required(self) -> Self:
+        """Raises: InvalidInput, where nobody answers."""
+        try:
+            self.changes()
+        except OSError as error:
+            raise InvalidInput(
+                f"The worker cannot be asked after its weights ({error}): rank 0 must run on the machine of the engine's core.",
+                "weights",
+            ) from error
+        return self
 
     def changes(self) -> int:
         """How often the weights were found changed in place. Raises: OSError."""

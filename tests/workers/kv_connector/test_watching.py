@@ -10,6 +10,7 @@ from typing import Any, cast
 import pytest
 
 from service.domain.artifact import BootId
+from service.domain.errors import InvalidInput
 from workers.kv_connector import watching
 from workers.kv_connector.watching import WatchClient, WatchServer, address_of
 
@@ -91,9 +92,14 @@ def test_a_worker_that_does_not_answer_is_not_waited_for_long(
 
 
 def test_without_a_worker_there_is_no_answer(pair: Pair) -> None:
+    nobody = WatchClient(address_of(BootId("boot_nobody"), 0))
     with pytest.raises(ConnectionRefusedError):
-        WatchClient(address_of(BootId("boot_nobody"), 0)).changes()
+        nobody.changes()
+    with pytest.raises(InvalidInput, match="rank 0 must run on the machine"):
+        nobody.required()
     assert pair.watch.asked == 0
+    assert pair.client.required() is pair.client
+    assert pair.watch.asked == 1
 
 
 def test_other_users_of_the_machine_get_no_answer(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
