@@ -1,9 +1,12 @@
 """A fork begins with its parent's history as far as a turn, goes its own way, and inherits what its parent has given up."""
 
 from dataclasses import replace
+from functools import reduce
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from service.domain import decide
 from service.domain.conversation import Ancestor, Conversation, branch, evolve
@@ -138,3 +141,35 @@ def test_what_was_erased_is_not_forked() -> None:
         decide.fork(folded(ANSWERED), erased, MADE, FORKED)
     with pytest.raises(Gone, match=CHILD):
         decide.check_there(forked(parent=erased))
+
+
+def turn_events(turn: TurnId, before: TurnId | None, number: int) -> tuple[ConversationEvent, ...]:
+    item = f"msg_{turn}_asked"
+    answer = completed(
+        turn, item=ItemId(f"msg_{turn}"), extends=before, prompt_delta=(number,), output=(number + 1,)
+    )
+    return (message(item, f"to {turn}"), started(turn, (item,)), pinned(turn=turn), answer)
+
+
+@given(parent=st.integers(1, 5), shared=st.integers(1, 5), own=st.integers(0, 4), levels=st.integers(1, 3))
+def test_a_fork_is_what_one_conversation_with_the_same_turns_would_be(
+    parent: int, shared: int, own: int, levels: int
+) -> None:
+    """Whatever came after the fork in its parents, and however many there are."""
+    shared = min(shared, parent)
+    turns = [TurnId(f"resp_{number}") for number in range(parent)]
+    straight: list[ConversationEvent] = [created()]
+    for number in range(shared):
+        straight += turn_events(turns[number], turns[number - 1] if number else None, number)
+    fork, last = folded(straight), turns[shared - 1]
+    for level in range(levels):
+        fork = evolve(evolve(branch(fork, ConversationId(f"conv_{level + 2}")), created()), FORKED)
+        for number in range(own):
+            turn = TurnId(f"resp_{level}_{number}")
+            events = turn_events(turn, last, number)
+            fork, last = reduce(evolve, events, fork), turn
+            straight += events
+    whole = folded(straight)
+    for name in ("items", "turns", "last", "window", "covered_items", "withdrawn", "dead"):
+        assert getattr(fork, name) == getattr(whole, name), name
+    assert (len(fork.ancestors), fork.version) == (levels, 2 + 4 * own)
