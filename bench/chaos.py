@@ -1,6 +1,6 @@
-"""`make chaos`: a turn is killed at every message between service and PostgreSQL, and the record is checked after each kill.
+"""`make chaos`: a turn, and a rebuild, broken at every message between a process and PostgreSQL; the record is checked each time.
 
-The faults are enumerated from a turn that goes well; see tests/chaos. The last line is one JSON object.
+The faults are enumerated from one that goes well: see tests/chaos. The last line is one JSON object; status 1 where anything is wrong.
 """
 
 import argparse
@@ -11,39 +11,53 @@ import sys
 import tempfile
 import time
 from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 from tests.chaos.checks import Broken, feed_differs, violations
 from tests.chaos.client import connect
-from tests.chaos.faults import choose
-from tests.chaos.rig import Rig, rig
-from tests.chaos.sweep import Run, Tally, sweep, trace
+from tests.chaos.faults import OF_A_REBUILD, OF_A_TURN, choose
+from tests.chaos.rig import Rig, rebuilding_rig, rig
+from tests.chaos.sweep import A_TURN, Run, Tally, a_rebuild, sweep, trace
 
-RUNS = 500
+TURNS = 500
+REBUILDS = 200
 SAY_EVERY = 25
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Swept:
+    name: str
+    tally: Tally
+    messages: int
+    broken: Counter[str]
+    restarts: dict[str, list[float]]
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--runs", type=int, default=RUNS)
+    parser.add_argument("--turns", type=int, default=TURNS, help="to break at messages of the service")
+    parser.add_argument("--rebuilds", type=int, default=REBUILDS, help="to break at messages of the worker")
     given = parser.parse_args()
-    folder = Path(tempfile.mkdtemp(prefix="everturn-chaos-"))
-    folder.chmod(0o711)
-    try:
-        with rig(folder) as made:
-            found = figures(made, given.runs)
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
+    began = time.monotonic()
+    parts = []
+    with scratch() as folder, rig(folder) as made:
+        parts.append(swept("turn", made, given.turns))
+    with scratch() as folder, rebuilding_rig(folder) as made:
+        parts.append(swept("rebuild", made, given.rebuilds))
+    found = report(parts) | {"seconds": round(time.monotonic() - began)}
     print(json.dumps(found))
     return 1 if any(found[kind.value] for kind in Broken) else 0
 
 
-def figures(made: Rig, runs: int) -> dict[str, object]:
-    began = time.monotonic()
+def swept(name: str, made: Rig, runs: int) -> Swept:
+    scenario = A_TURN if name == "turn" else a_rebuild(made)
     client = connect(made.url, made.secrets.tenant)
-    passed = trace(made, client)
-    print(f"a turn is {len(passed)} messages between service and database", flush=True)
-    chosen = choose(passed, runs)
+    passed = trace(made, client, scenario)
+    print(f"a {name} is {len(passed)} messages between its process and the database", flush=True)
+    began = time.monotonic()
     seen: list[Run] = []
 
     def said(run: Run) -> None:
@@ -53,34 +67,50 @@ def figures(made: Rig, runs: int) -> dict[str, object]:
                 f"VIOLATION {violation.kind}: {run.kind} {run.moment} {run.at}: {violation.what}", flush=True
             )
         if len(seen) % SAY_EVERY == 0:
-            print(f"{len(seen)} of {runs} runs, {time.monotonic() - began:.0f} s", flush=True)
+            print(f"{name}: {len(seen)} of {runs} runs, {time.monotonic() - began:.0f} s", flush=True)
 
-    tally = sweep(made, client, chosen, said)
+    kinds = OF_A_TURN if name == "turn" else OF_A_REBUILD
+    tally = sweep(made, client, choose(passed, runs, kinds), said, scenario)
+    client.close()
     broken = tally.broken()
     with made.database.connect() as conn:
-        for violation in [*violations(conn, tally.exchanges(), made.engine), *feed_differs(conn)]:
+        for violation in [*violations(conn, tally.exchanges(), made.engines), *feed_differs(conn)]:
             print(f"VIOLATION at the end, {violation.kind}: {violation.what}", flush=True)
             broken[violation.kind.value] += 1
-    client.close()
-    return report(tally, broken, len(passed)) | {
-        "restart_api_s": round(statistics.median(made.restarts["api"]), 2),
-        "restart_postgres_s": round(statistics.median(made.restarts["postgres"] or [0.0]), 2),
-        "seconds": round(time.monotonic() - began),
+    return Swept(name=name, tally=tally, messages=len(passed), broken=broken, restarts=made.restarts)
+
+
+def report(parts: list[Swept]) -> dict[str, object]:
+    reached = [run for part in parts for run in part.tally.reached]
+    broken = sum((part.broken for part in parts), Counter[str]())
+    restarts = {
+        f"restart_{what}_s": [took for part in parts for took in part.restarts[what]]
+        for what in ("api", "postgres")
+    }
+    return {
+        "runs": len(reached),
+        "not_reached": sum(len(part.tally.runs) for part in parts) - len(reached),
+        "faults": dict(Counter(run.kind.value for run in reached)),
+        "messages": {part.name: part.messages for part in parts},
+        "messages_broken_at": {
+            part.name: len({run.at.number for run in part.tally.reached if run.at}) for part in parts
+        },
+        "acknowledged": sum(part.tally.acknowledged() for part in parts),
+        "told_failed": sum(part.tally.failed() for part in parts),
+        "told_nothing_in_three_tries": sum(part.tally.unknown_at_first() for part in parts),
+        **{kind.value: broken[kind.value] for kind in Broken},
+        **{name: round(statistics.median(took or [0.0]), 2) for name, took in restarts.items()},
     }
 
 
-def report(tally: Tally, broken: Counter[str], messages: int) -> dict[str, object]:
-    reached = tally.reached
-    return {
-        "runs": len(reached),
-        "not_reached": len(tally.runs) - len(reached),
-        "faults": dict(Counter(run.kind.value for run in reached)),
-        "messages": messages,
-        "messages_broken_at": len({run.at.number for run in reached if run.at}),
-        "acknowledged": tally.acknowledged(),
-        "told_unknown_at_first": tally.unknown_at_first(),
-        "told_failed": tally.failed(),
-    } | {kind.value: broken[kind.value] for kind in Broken}
+@contextmanager
+def scratch() -> Iterator[Path]:
+    folder = Path(tempfile.mkdtemp(prefix="everturn-chaos-"))
+    folder.chmod(0o711)
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 if __name__ == "__main__":

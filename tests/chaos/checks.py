@@ -1,19 +1,26 @@
 """What must hold of the record whatever was killed: compared with what clients were told."""
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
 from sqlalchemy import Connection, select
 
 from service.domain.conversation import Conversation
-from service.domain.events import ConversationId, MessageAccepted, TurnCompleted, TurnStarted
+from service.domain.events import (
+    ConversationId,
+    KvRebuilt,
+    MessageAccepted,
+    TurnCompleted,
+    TurnPinned,
+    TurnStarted,
+)
 from service.domain.turn import TurnState
 from service.store import event_store
 from service.store.feed import Cursor, read_page
 from service.store.integrity import Walked, verify
-from service.store.tables import events, turns
+from service.store.tables import events, rebuilds, turns
 from tests.chaos.client import Ask, Outcome, Told
 from tests.chaos.rig import TENANT
 from tests.engines.simulated import SimulatedEngine, text_of
@@ -47,7 +54,7 @@ class Exchange:
 
 
 def violations(
-    conn: Connection, exchanges: Iterable[Exchange], engine: SimulatedEngine
+    conn: Connection, exchanges: Iterable[Exchange], engines: Mapping[str, SimulatedEngine]
 ) -> Iterator[Violation]:
     """Of conversations in which nothing else was said."""
     by_conversation: dict[str, list[Exchange]] = {}
@@ -59,7 +66,7 @@ def violations(
         yield from _effects(conn, conversation, theirs)
         state = event_store.load_conversation(conn, TENANT, conversation)
         yield from _ended(conn, state)
-        yield from _answer(state, engine)
+        yield from _answer(state, engines)
         for exchange in theirs:
             yield from _kept(state, exchange)
 
@@ -111,10 +118,14 @@ def _effects(
         yield Violation(
             kind=Broken.DOUBLED, what=f"{conversation}: {len(exchanges)} requests, turns {started}"
         )
-    completed = Counter(event.turn for event in history if isinstance(event, TurnCompleted))
-    for turn, times in completed.items():
+    ended = Counter(
+        (event.name, event.turn, event.attempt)
+        for event in history
+        if isinstance(event, TurnPinned | KvRebuilt | TurnCompleted)
+    )
+    for what, times in ended.items():
         if times > 1:
-            yield Violation(kind=Broken.DOUBLED, what=f"{turn} was completed {times} times")
+            yield Violation(kind=Broken.DOUBLED, what=f"{what} was recorded {times} times")
 
 
 def _ended(conn: Connection, state: Conversation) -> Iterator[Violation]:
@@ -125,15 +136,20 @@ def _ended(conn: Connection, state: Conversation) -> Iterator[Violation]:
     query = select(turns.c.turn_id).where(turns.c.conversation_id == state.id, ~turns.c.closed)
     for turn in conn.execute(query).scalars():
         yield Violation(kind=Broken.UNRESOLVED, what=f"the row of {turn} of {state.id} is open")
+    running = select(rebuilds.c.rebuild_id, rebuilds.c.state).where(
+        rebuilds.c.conversation_id == state.id, rebuilds.c.finished_at.is_(None)
+    )
+    for rebuild, doing in conn.execute(running):
+        yield Violation(kind=Broken.UNRESOLVED, what=f"rebuild {rebuild} of {state.id} is {doing}")
 
 
-def _answer(state: Conversation, engine: SimulatedEngine) -> Iterator[Violation]:
+def _answer(state: Conversation, engines: Mapping[str, SimulatedEngine]) -> Iterator[Violation]:
     """The last one: its window holds all before it."""
     last = state.last
     if last is None:
         return
     prompt = state.window[: -len(last.output)]
-    made = engine.answer(prompt)[: len(last.output)]
+    made = engines[last.engine].answer(prompt)[: len(last.output)]
     if list(last.output) != made or last.text != "".join(map(text_of, made)):
         yield Violation(kind=Broken.MIXED, what=f"{last.turn} of {state.id} says '{last.text}'")
 

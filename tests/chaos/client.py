@@ -26,6 +26,13 @@ class Ask:
     key: str
     text: str
     streamed: bool = False
+    revision: str | None = None
+    """The only one that may answer."""
+
+    @property
+    def headers(self) -> dict[str, str]:
+        pin = {} if self.revision is None else {"x-everturn-revision": self.revision}
+        return {"Idempotency-Key": self.key} | pin
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,7 +72,7 @@ def _waited(client: OpenAI, ask: Ask) -> Told:
         model="production",
         input=ask.text,
         conversation=ask.conversation,
-        extra_headers={"Idempotency-Key": ask.key},
+        extra_headers=ask.headers,
     )
     return Told(outcome=Outcome.ANSWERED, response=answer.id, text=answer.output_text)
 
@@ -76,7 +83,7 @@ def _streamed(client: OpenAI, ask: Ask) -> Told:
         input=ask.text,
         conversation=ask.conversation,
         stream=True,
-        extra_headers={"Idempotency-Key": ask.key},
+        extra_headers=ask.headers,
     )
     for event in stream:
         if event.type == "response.completed":

@@ -12,8 +12,15 @@ class Kind(StrEnum):
     KILL_API = "kill_api"
     KILL_POSTGRES = "kill_postgres"
     KILL_BACKEND = "kill_backend"
+    KILL_WORKER = "kill_worker"
+    """The process of the worker's pool that the connection is of."""
     CUT = "cut"
     """Of one connection: the outcome of a COMMIT that was under way is unknown."""
+
+
+OF_A_TURN = (Kind.KILL_API, Kind.KILL_POSTGRES, Kind.KILL_BACKEND, Kind.CUT)
+OF_A_REBUILD = (Kind.KILL_WORKER, Kind.KILL_POSTGRES, Kind.KILL_BACKEND, Kind.CUT)
+"""By how much they matter: the first two are tried at every message."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,34 +37,34 @@ class Fault:
         return len(passed) == self.number
 
 
-def all_faults(trace: Sequence[Message]) -> list[Fault]:
+def all_faults(trace: Sequence[Message], kinds: Sequence[Kind]) -> list[Fault]:
     """Grouped by kind and moment, in the order of the messages."""
     return [
         Fault(kind=kind, moment=moment, number=message.number)
-        for kind in Kind
+        for kind in kinds
         for moment in Moment
         for message in trace
     ]
 
 
-def choose(trace: Sequence[Message], runs: int) -> list[Fault]:
+def choose(trace: Sequence[Message], runs: int, kinds: Sequence[Kind] = OF_A_TURN) -> list[Fault]:
     """So many of all: every kind and moment at each commit first, then each message once, killing either, then the rest.
 
     What does not fit is left out evenly; more than there are come round again.
     """
     commits = {message.number for message in trace if message.statement.startswith("COMMIT")}
+    everything = all_faults(trace, kinds)
     chosen: list[Fault] = []
     for level in range(4):
-        group = [fault for fault in all_faults(trace) if _level(fault, commits) == level]
+        group = [fault for fault in everything if _level(fault, commits, kinds[:2]) == level]
         room = runs - len(chosen)
         chosen += group if len(group) <= room else spread(group, room)
-    return [*chosen, *islice(cycle(all_faults(trace)), max(0, runs - len(chosen)))]
+    return [*chosen, *islice(cycle(everything), max(0, runs - len(chosen)))]
 
 
-def _level(fault: Fault, commits: set[int]) -> int:
+def _level(fault: Fault, commits: set[int], kills: Sequence[Kind]) -> int:
     if fault.number in commits:
         return 0
-    kills = (Kind.KILL_API, Kind.KILL_POSTGRES)
     if fault.kind not in kills or fault.moment is not list(Moment)[fault.number % 2]:
         return 3
     return 1 if fault.kind is kills[fault.number // 2 % 2] else 2

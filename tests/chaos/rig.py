@@ -28,13 +28,16 @@ from service.store.connection import make_engine
 from service.store.migrate import upgrade
 from stack.ports import find_free_port
 from stack.postgres import PORT, EmbeddedPostgres
+from stack.valkey import EmbeddedValkey
 from tests.chaos.wire import WireProxy
-from tests.engines.simulated import SimulatedEngine
+from tests.engines.simulated import SimulatedEngine, Stored
+from tests.workers.celery_worker import CeleryWorker
 from workers.sweeper import fail_orphans
 
 REPOSITORY = Path(__file__).parents[2]
 TENANT = TenantId("acme")
 API = "everturn-api"
+WORKER = "everturn-worker-"
 TURN_LEASE_S = 2.0
 START_S = 60.0
 DEATH_S = 20.0
@@ -72,7 +75,8 @@ class Process:
 class Rig:
     server: EmbeddedPostgres
     proxy: WireProxy
-    engine: SimulatedEngine
+    engines: dict[str, SimulatedEngine]
+    """By their boots; the alias points at the first."""
     secrets: Secrets
     url: str
     """Of the API."""
@@ -82,8 +86,13 @@ class Rig:
     environment: dict[str, str]
     log: Path
     api: Process | None = None
+    worker: CeleryWorker | None = None
     restarts: dict[str, list[float]] = field(default_factory=lambda: {"api": [], "postgres": []})
     """Seconds that each took, death to readiness."""
+
+    @property
+    def engine(self) -> SimulatedEngine:
+        return next(iter(self.engines.values()))
 
     def start_api(self) -> None:
         began = time.monotonic()
@@ -124,6 +133,13 @@ class Rig:
         for process in self._postgres_processes():
             if process.pid == pid:
                 process.kill()
+
+    def kill_worker(self, application: str) -> None:
+        """The process of the pool that the application is named after."""
+        assert self.worker is not None
+        pid = int(application.removeprefix(WORKER))
+        if pid in self.worker.children():
+            os.kill(pid, signal.SIGKILL)
 
     @contextmanager
     def stopped(self, *, everything: bool) -> Iterator[None]:
@@ -171,10 +187,12 @@ def rig(folder: Path, **environment: str) -> Iterator[Rig]:
         database = make_engine(server.url(), application_name="chaos-checks", pool_size=3)
         exits.callback(database.dispose)
         port = find_free_port()
+        stored: dict[str, Stored] = {}
+        engines = [exits.enter_context(SimulatedEngine(weights, stored)) for weights in ("a", "b")]
         made = Rig(
             server=server,
             proxy=proxy,
-            engine=exits.enter_context(SimulatedEngine("a", {})),
+            engines={engine.boot: engine for engine in engines},
             secrets=_bootstrap(database),
             url=f"http://127.0.0.1:{port}",
             database=database,
@@ -187,6 +205,25 @@ def rig(folder: Path, **environment: str) -> Iterator[Rig]:
         _register(made)
         exits.enter_context(_sweeping(database))
         yield made
+
+
+@contextmanager
+def rebuilding_rig(folder: Path) -> Iterator[Rig]:
+    """With a real worker, whose connections go over the proxy as well, and a broker."""
+    with EmbeddedValkey(folder / "valkey") as broker:
+        told = {"EVERTURN_BROKER_URL": broker.url(), "EVERTURN_REBUILD_MIN_TOKENS": "8"}
+        with rig(folder, **told) as made:
+            worker = CeleryWorker(
+                database_url=made.environment["EVERTURN_DATABASE_URL"],
+                broker_url=broker.url(),
+                log=folder / "worker.log",
+            )
+            try:
+                worker.start(concurrency=1)
+                made.worker = worker
+                yield made
+            finally:
+                worker.close()
 
 
 def proxied(url: str, port: int) -> str:
@@ -215,18 +252,18 @@ def _bootstrap(database: Engine) -> Secrets:
 
 
 def _register(made: Rig) -> None:
-    engine = made.engine
-    with httpx.Client(
-        base_url=made.url, headers={"authorization": f"Bearer {made.secrets.operator}"}
-    ) as admin:
-        body = {
-            "boot": engine.boot,
-            "address": engine.address,
-            "role": "both",
-            "descriptor": engine.descriptor.to_json(),
-        }
-        assert admin.post("/admin/engines", json=body).status_code == 201
-        assert admin.put("/admin/aliases/production", json={"revision": engine.revision}).status_code == 200
+    headers = {"authorization": f"Bearer {made.secrets.operator}"}
+    with httpx.Client(base_url=made.url, headers=headers) as admin:
+        for engine in made.engines.values():
+            body = {
+                "boot": engine.boot,
+                "address": engine.address,
+                "role": "both",
+                "descriptor": engine.descriptor.to_json(),
+            }
+            assert admin.post("/admin/engines", json=body).status_code == 201
+        alias = {"revision": made.engine.revision}
+        assert admin.put("/admin/aliases/production", json=alias).status_code == 200
 
 
 @contextmanager

@@ -12,12 +12,13 @@ from openai import OpenAI
 from tests.chaos.checks import Exchange, Violation, broken_chains, violations
 from tests.chaos.client import Ask, Outcome, Told, send, settle
 from tests.chaos.faults import Fault, Kind
-from tests.chaos.rig import API, Rig
+from tests.chaos.rig import API, WORKER, Rig
 from tests.chaos.wire import Message, Moment, Session, Trap, Watch
 
 QUIET_S = 0.15
 """Without a message, after the answer: the turn's last transaction is over."""
 POLL_S = 0.005
+WARMING_TURNS = 8
 
 _numbers = count(1)
 
@@ -59,15 +60,31 @@ class Tally:
         return sum(exchange.told[0].outcome is Outcome.UNKNOWN for exchange in self.exchanges())
 
 
-def trace(rig: Rig, client: OpenAI, *, streamed: bool = False) -> list[Message]:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scenario:
+    """Whose messages are counted, and on which revision the turn with the fault in it is answered."""
+
+    application: str = API
+    revision: str | None = None
+    """None for that of the turn before it; with another, its KV is rebuilt first."""
+
+
+A_TURN = Scenario()
+
+
+def a_rebuild(rig: Rig) -> Scenario:
+    return Scenario(application=WORKER, revision=[*rig.engines.values()][-1].revision)
+
+
+def trace(rig: Rig, client: OpenAI, scenario: Scenario = A_TURN) -> list[Message]:
     """The messages of a turn that nothing happens to; the turns before it have made what is made once."""
     conversation = client.conversations.create().id
-    for _ in range(8):
-        assert send(client, _ask(conversation, streamed=streamed)).outcome is Outcome.ANSWERED
+    for _ in range(WARMING_TURNS):
+        assert send(client, _ask(conversation)).outcome is Outcome.ANSWERED
     conversation = _begun(client)[0]
-    _quiet(rig.proxy.watch(API))
-    watch = rig.proxy.watch(API)
-    assert send(client, _ask(conversation, streamed=streamed)).outcome is Outcome.ANSWERED
+    _quiet(rig.proxy.watch(scenario.application))
+    watch = rig.proxy.watch(scenario.application)
+    assert send(client, _ask(conversation, revision=scenario.revision)).outcome is Outcome.ANSWERED
     _quiet(watch)
     rig.proxy.unwatch()
     return watch.passed
@@ -81,12 +98,14 @@ def break_once(
     due: Callable[[Sequence[Message]], bool],
     *,
     streamed: bool = False,
+    scenario: Scenario = A_TURN,
 ) -> Run:
     """A turn, a turn with the fault in it, and a turn after it, in a conversation of their own."""
     conversation, first = _begun(client)
-    ask = _ask(conversation, streamed=streamed)
-    _quiet(rig.proxy.watch(API))
-    watch = rig.proxy.watch(API, trap=Trap(due=due, moment=moment, spring=_spring(rig, kind)))
+    ask = _ask(conversation, streamed=streamed, revision=scenario.revision)
+    _quiet(rig.proxy.watch(scenario.application))
+    trap = Trap(due=due, moment=moment, spring=_spring(rig, kind))
+    watch = rig.proxy.watch(scenario.application, trap=trap)
     told = _send_and_mend(rig, client, ask, watch)
     rig.proxy.unwatch()
     later = settle(client, ask)
@@ -98,17 +117,29 @@ def break_once(
         Exchange(ask=next_ask, told=(after,)),
     )
     with rig.database.connect() as conn:
-        found = [*violations(conn, exchanges, rig.engine), *broken_chains(conn)]
+        found = [*violations(conn, exchanges, rig.engines), *broken_chains(conn)]
     return Run(kind=kind, moment=moment, at=watch.at, exchanges=exchanges, violations=tuple(found))
 
 
 def sweep(
-    rig: Rig, client: OpenAI, faults: Sequence[Fault], said: Callable[[Run], None] = lambda _: None
+    rig: Rig,
+    client: OpenAI,
+    faults: Sequence[Fault],
+    said: Callable[[Run], None],
+    scenario: Scenario = A_TURN,
 ) -> Tally:
     """Every second turn is streamed."""
     tally = Tally()
     for number, fault in enumerate(faults):
-        run = break_once(rig, client, fault.kind, fault.moment, fault.due, streamed=bool(number % 2))
+        run = break_once(
+            rig,
+            client,
+            fault.kind,
+            fault.moment,
+            fault.due,
+            streamed=bool(number % 2),
+            scenario=scenario,
+        )
         tally.runs.append(run)
         said(run)
     return tally
@@ -120,9 +151,15 @@ def _begun(client: OpenAI) -> tuple[str, Exchange]:
     return conversation, Exchange(ask=ask, told=(settle(client, ask),))
 
 
-def _ask(conversation: str, *, streamed: bool = False) -> Ask:
+def _ask(conversation: str, *, streamed: bool = False, revision: str | None = None) -> Ask:
     number = next(_numbers)
-    return Ask(conversation=conversation, key=f"key-{number}", text=f"question {number}", streamed=streamed)
+    return Ask(
+        conversation=conversation,
+        key=f"key-{number}",
+        text=f"question {number}",
+        streamed=streamed,
+        revision=revision,
+    )
 
 
 def _spring(rig: Rig, kind: Kind) -> Callable[[Session], None]:
@@ -134,6 +171,8 @@ def _spring(rig: Rig, kind: Kind) -> Callable[[Session], None]:
                 rig.kill_postgres()
             case Kind.KILL_BACKEND:
                 rig.kill_backend(session.backend_pid)
+            case Kind.KILL_WORKER:
+                rig.kill_worker(session.application)
             case Kind.CUT:
                 return  # which the trap does to every connection it springs in
 

@@ -100,7 +100,7 @@ def write_wal(running: Rig) -> None:
 
 def nothing_is_wrong(running: Rig, exchanges: list[Exchange]) -> None:
     with running.database.connect() as conn:
-        assert [*violations(conn, exchanges, running.engine), *broken_chains(conn)] == []
+        assert [*violations(conn, exchanges, running.engines), *broken_chains(conn)] == []
 
 
 def test_a_full_disk_is_a_clear_refusal_and_a_freed_one_needs_no_restart(
