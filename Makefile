@@ -1,7 +1,7 @@
 .DEFAULT_GOAL := help
 PY := .venv/bin/python
 
-.PHONY: help demo up down status clean test check clients bench-kv bench-partitions bench-store lock setup setup-dev
+.PHONY: help demo up down status clean test check clients bench-kv bench-partitions bench-store chaos lock machines setup setup-dev
 
 help: ## Show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
@@ -40,6 +40,12 @@ bench-store: setup-dev ## The store against bare psycopg, its growth, and the au
 
 bench-partitions: setup-dev ## Events in one table and in hash partitions, side by side; the last line is JSON
 	@$(PY) -m bench.partitions
+
+chaos: setup-dev ## Kill service, worker and PostgreSQL at every message of a turn, some 35 minutes; the last line is JSON
+	@$(PY) -m bench.chaos
+
+machines: setup-dev ## The state machines of the store and the flows, for longer than CI has time for
+	@$(PY) -m bench.machines
 
 lock: setup-dev ## Resolve pyproject.toml anew into the requirements files
 	@$(PY) scripts/lock.py
