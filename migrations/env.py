@@ -13,8 +13,9 @@ from service.store.tenant_tables import tenants
 OWNER = "SET ROLE everturn_owner"
 ROLES = Path(__file__).with_name("roles.sql")
 
-# A migration that cannot get its lock soon would have every query queue up behind it.
-LIMITS = ("SET lock_timeout = '5s'", "SET statement_timeout = '60s'")
+# A migration that cannot get its lock soon would have every query queue up behind it. The service's own give up after 5 s:
+# those that wait for what this one has locked already must not, while it waits for the next.
+LIMITS = ("SET lock_timeout = '2s'", "SET statement_timeout = '60s'")
 WAIT_FOR_ANOTHER = ("SET lock_timeout = '120s'", "SET statement_timeout = '130s'")
 
 

@@ -15,6 +15,7 @@ from sqlalchemy import Connection, Engine, event
 
 from service import conversation_flow, turn_flow
 from service.api.database import ALL_TENANTS, Reach, limit
+from service.domain.artifact import BootId
 from service.domain.events import AttemptFailed
 from service.domain.revision import RevisionDigest
 from service.erasure_flow import erase_conversation
@@ -98,6 +99,8 @@ def record(recorder: Recorder) -> None:
             fleet.heartbeat(conn, boot=engine.boot, lease_s=LEASE_S)
     first = _answered(recorder)
     _rebuilt_and_lost(recorder, first, new)
+    with recorder.fleet("a heartbeat") as conn:
+        assert fleet.heartbeat(conn, boot=BootId("boot_a"), lease_s=LEASE_S)
     with recorder.fleet("the sweep", counted=False) as conn:
         turns.orphaned(conn, 10)
         rebuilds.stalled(conn, queued_for_s=3, limit=10)
