@@ -2,7 +2,9 @@
 
 from collections.abc import Sequence
 from datetime import datetime
+from functools import cache
 from secrets import token_bytes
+from typing import Any
 
 from sqlalchemy import Connection, delete, text
 from sqlalchemy.exc import IntegrityError
@@ -24,7 +26,11 @@ from service.store.tables import (
 )
 from service.store.timeline import read_recorded
 
-# The head is compared before any row, and with it any number of the sequence, is drawn. In the driver's own form: it is the hot path.
+AT_ONCE = 8
+"""Events of one statement. Each number of them has a statement of its own, so that each can be prepared."""
+
+# The head is compared before any row, and with it any number of the sequence, is drawn. In the driver's own form, and without
+# arrays, which take the driver longer than all else: it is the hot path.
 APPEND = """
     WITH head AS (
         SELECT coalesce(last.stream_version, 0) AS version, coalesce(last.chain, '\\x'::bytea) AS chain,
@@ -34,28 +40,36 @@ APPEND = """
             FROM events WHERE tenant_id = %(tenant)s AND stream = %(stream)s
             ORDER BY stream_version DESC LIMIT 1
         ) AS last ON true
-    ), added AS (
-        SELECT head.version + new.number AS version, head.chain AS previous, new.type, new.schema_number,
-               CAST(new.payload AS jsonb) AS payload, new.salt, new.content, new.tokens, new.commitment
-        FROM head CROSS JOIN unnest(
-            CAST(%(types)s AS text[]), CAST(%(schemas)s AS bigint[]), CAST(%(payloads)s AS text[]), CAST(%(salts)s AS bytea[]),
-            CAST(%(contents)s AS bytea[]), CAST(%(tokens)s AS bytea[]), CAST(%(commitments)s AS bytea[])
-        ) WITH ORDINALITY AS new (type, schema_number, payload, salt, content, tokens, commitment, number)
-        WHERE head.version = %(expected)s
-    ), appended AS (
+    ), link0 AS (
+        SELECT version, chain, CAST(NULL AS text) AS type, CAST(NULL AS bigint) AS schema_number,
+               CAST(NULL AS jsonb) AS payload, CAST(NULL AS bytea) AS commitment
+        FROM head WHERE version = %(expected)s
+    ){links}, appended AS (
         INSERT INTO events (tenant_id, stream, stream_version, type, schema_number, occurred_at, payload,
                             commitment, chain)
-        SELECT %(tenant)s, %(stream)s, version, type, schema_number, %(now)s, payload, commitment,
-               audit.chained(previous, audit.event_digest(
-                   %(tenant)s, %(stream)s, version, type, schema_number, %(now)s, payload, commitment
-               )) OVER (ORDER BY version)
-        FROM added ORDER BY version
+        SELECT %(tenant)s, %(stream)s, version, type, schema_number, %(now)s, payload, commitment, chain
+        FROM (SELECT * FROM link0 WHERE false {linked}) AS added
     ), kept AS (
         INSERT INTO event_contents (tenant_id, stream, stream_version, salt, content, tokens)
-        SELECT %(tenant)s, %(stream)s, version, salt, content, tokens FROM added WHERE salt IS NOT NULL
+        SELECT %(tenant)s, %(stream)s, version + number, salt, content, tokens
+        FROM link0 CROSS JOIN (
+            VALUES (CAST(NULL AS bigint), CAST(NULL AS bytea), CAST(NULL AS bytea), CAST(NULL AS bytea)) {contents}
+        ) AS new (number, salt, content, tokens)
+        WHERE salt IS NOT NULL
     )
     SELECT version, type, occurred_at FROM head
 """
+LINK = """, link{number} AS (
+        SELECT before.version + 1 AS version, audit.chain_link(NULL, before.chain, audit.event_digest(
+                   %(tenant)s, %(stream)s, before.version + 1, new.type, new.schema_number, %(now)s, new.payload, new.commitment
+               )) AS chain,
+               new.type, new.schema_number, new.payload, new.commitment
+        FROM link{before} AS before CROSS JOIN (
+            SELECT CAST(%(type{number})s AS text) AS type, CAST(%(schema{number})s AS bigint) AS schema_number,
+                   CAST(%(payload{number})s AS jsonb) AS payload, CAST(%(commitment{number})b AS bytea) AS commitment
+        ) AS new
+    )"""
+CONTENT = ", ({number}, %(salt{number})b, %(content{number})b, %(tokens{number})b)"
 
 LOCK_STREAM = text("SELECT pg_advisory_xact_lock(hashtextextended(:stream, hashtextextended(:tenant, 0)))")
 
@@ -75,23 +89,19 @@ def append(
         VersionConflict: the stream is not, or while we wrote no longer, at `expected_version`.
         FenceLost: a turn would start twice, pin one attempt twice, or complete twice.
     """
-    rows = [encode(event) for event in events]
-    contents = [_content(row) for row in rows]
-    parameters = {
-        "tenant": tenant,
-        "stream": stream,
-        "expected": expected_version,
-        "now": now,
-        "types": [row.type for row in rows],
-        "schemas": [row.schema_number for row in rows],
-        "payloads": [to_json_text(row.payload) for row in rows],
-        "salts": [kept and kept.salt for kept in contents],
-        "contents": [kept and kept.content for kept in contents],
-        "tokens": [kept and kept.tokens for kept in contents],
-        "commitments": [kept and kept.commitment() for kept in contents],
-    }
+    for first in range(0, len(events) or 1, AT_ONCE):
+        place = {"tenant": tenant, "stream": stream, "expected": expected_version + first, "now": now}
+        _append(conn, place, events[first : first + AT_ONCE])
+    return expected_version + len(events)
+
+
+def _append(conn: Connection, place: dict[str, Any], events: Sequence[Event]) -> None:
+    stream, expected_version = place["stream"], place["expected"]
+    parameters = dict(place)
+    for number, event in enumerate(events, 1):
+        parameters |= _parameters(event, number)
     try:
-        head = conn.exec_driver_sql(APPEND, parameters).one()
+        head = conn.exec_driver_sql(_statement(len(events)), parameters).one()
     except IntegrityError as error:
         raise _lost_race(error, stream) from error
     version: int = head.version
@@ -100,7 +110,30 @@ def append(
         raise VersionConflict(
             f"Stream {stream} is at version {version}{last}, not {expected_version}: read it again and decide anew."
         )
-    return version + len(rows)
+
+
+@cache
+def _statement(events: int) -> str:
+    numbers = range(1, events + 1)
+    return APPEND.format(
+        links="".join(LINK.format(number=number, before=number - 1) for number in numbers),
+        linked=" ".join(f"UNION ALL SELECT * FROM link{number}" for number in numbers),  # noqa: S608 constants
+        contents="".join(CONTENT.format(number=number) for number in numbers),
+    )
+
+
+def _parameters(event: Event, number: int) -> dict[str, Any]:
+    row = encode(event)
+    kept = _content(row)
+    return {
+        f"type{number}": row.type,
+        f"schema{number}": row.schema_number,
+        f"payload{number}": to_json_text(row.payload),
+        f"commitment{number}": kept and kept.commitment(),
+        f"salt{number}": kept and kept.salt,
+        f"content{number}": kept and kept.content,
+        f"tokens{number}": kept and kept.tokens,
+    }
 
 
 def read(conn: Connection, *, tenant: TenantId, stream: str, after_version: int = 0) -> list[Event]:
