@@ -372,15 +372,9 @@ CREATE VIEW audit.turn_provenance AS
             completed.tenant_id,
             completed.stream AS conversation_id,
             (completed.payload ->> 'turn'::text) AS turn_id,
-            ((completed.payload ->> 'attempt'::text))::bigint AS attempt,
+            (completed.payload ->> 'attempt'::text) AS attempt,
             completed.occurred_at AS completed_at,
-            (started.payload ->> 'alias'::text) AS alias,
-            (started.payload ->> 'on_upgrade'::text) AS on_upgrade,
-            (started.payload ->> 'policy_level'::text) AS policy_level,
-            (pinned.payload ->> 'plan'::text) AS plan,
-            (pinned.payload ->> 'reason'::text) AS plan_reason,
             (completed.payload ->> 'requested_revision'::text) AS requested_revision,
-            (pinned.payload ->> 'revision'::text) AS pinned_revision,
             COALESCE((completed.payload #>> '{loaded,producer}'::text[]), (completed.payload ->> 'engine'::text)) AS prefill_engine,
             COALESCE(prefill_adapter.revision, (prefill.payload ->> 'revision'::text)) AS prefill_revision,
             (completed.payload #>> '{loaded,artifact}'::text[]) AS artifact_id,
@@ -390,80 +384,98 @@ CREATE VIEW audit.turn_provenance AS
             COALESCE(decode_adapter.revision, (decode.payload ->> 'revision'::text)) AS decode_registered_revision,
             (completed.payload ->> 'kv_source'::text) AS kv_source,
             (completed.payload ->> 'kv_reason'::text) AS kv_reason,
-            ((completed.payload ->> 'prompt_tokens'::text))::bigint AS prompt_tokens,
-            ((completed.payload ->> 'local_tokens'::text))::bigint AS tokens_local,
-            COALESCE(((completed.payload #>> '{loaded,tokens}'::text[]))::bigint, (0)::bigint) AS tokens_loaded,
-            ((completed.payload ->> 'output'::text))::bigint AS output_tokens,
+            (completed.payload ->> 'prompt_tokens'::text) AS prompt_tokens,
+            (completed.payload ->> 'local_tokens'::text) AS tokens_local,
+            (completed.payload #>> '{loaded,tokens}'::text[]) AS tokens_loaded,
+            (completed.payload ->> 'output'::text) AS output_tokens,
             decode_adapter.adapter
-           FROM ((((((public.events completed
-             LEFT JOIN public.events started ON (((started.type = 'turn.started'::text) AND (started.tenant_id = completed.tenant_id) AND ((started.payload ->> 'turn'::text) = (completed.payload ->> 'turn'::text)))))
-             LEFT JOIN public.events pinned ON (((pinned.type = 'turn.pinned'::text) AND (pinned.tenant_id = completed.tenant_id) AND ((pinned.payload ->> 'turn'::text) = (completed.payload ->> 'turn'::text)) AND ((pinned.payload ->> 'attempt'::text) = (completed.payload ->> 'attempt'::text)))))
+           FROM ((((public.events completed
              LEFT JOIN public.events prefill ON (((prefill.type = 'engine.registered'::text) AND (prefill.tenant_id = 'fleet'::text) AND (prefill.stream = ('engine/'::text || COALESCE((completed.payload #>> '{loaded,producer}'::text[]), (completed.payload ->> 'engine'::text)))) AND (prefill.stream_version = 1))))
              LEFT JOIN public.events decode ON (((decode.type = 'engine.registered'::text) AND (decode.tenant_id = 'fleet'::text) AND (decode.stream = ('engine/'::text || (completed.payload ->> 'engine'::text))) AND (decode.stream_version = 1))))
-             LEFT JOIN LATERAL ( SELECT (served.payload ->> 'revision'::text) AS revision
-                   FROM public.events served
-                  WHERE ((served.tenant_id = 'fleet'::text) AND (served.stream = ('adapters/'::text || COALESCE((completed.payload #>> '{loaded,producer}'::text[]), (completed.payload ->> 'engine'::text)))) AND (served.type = 'adapter.served'::text) AND ((served.payload ->> 'revision'::text) = COALESCE((completed.payload #>> '{loaded,revision}'::text[]), (completed.payload ->> 'engine_revision'::text))) AND (served."position" < completed."position"))
-                  ORDER BY served.stream_version
-                 LIMIT 1) prefill_adapter ON (true))
-             LEFT JOIN LATERAL ( SELECT (served.payload ->> 'revision'::text) AS revision,
-                    (served.payload ->> 'adapter'::text) AS adapter
-                   FROM public.events served
-                  WHERE ((served.tenant_id = 'fleet'::text) AND (served.stream = ('adapters/'::text || (completed.payload ->> 'engine'::text))) AND (served.type = 'adapter.served'::text) AND ((served.payload ->> 'revision'::text) = (completed.payload ->> 'engine_revision'::text)) AND (served."position" < completed."position"))
-                  ORDER BY served.stream_version
-                 LIMIT 1) decode_adapter ON (true))
+             LEFT JOIN ( SELECT events.stream,
+                    (events.payload ->> 'revision'::text) AS revision,
+                    min(events."position") AS since
+                   FROM public.events
+                  WHERE ((events.tenant_id = 'fleet'::text) AND (events.type = 'adapter.served'::text))
+                  GROUP BY events.stream, (events.payload ->> 'revision'::text)) prefill_adapter ON (((prefill_adapter.stream = ('adapters/'::text || COALESCE((completed.payload #>> '{loaded,producer}'::text[]), (completed.payload ->> 'engine'::text)))) AND (prefill_adapter.revision = COALESCE((completed.payload #>> '{loaded,revision}'::text[]), (completed.payload ->> 'engine_revision'::text))) AND (prefill_adapter.since < completed."position"))))
+             LEFT JOIN ( SELECT events.stream,
+                    (events.payload ->> 'revision'::text) AS revision,
+                    min((events.payload ->> 'adapter'::text)) AS adapter,
+                    min(events."position") AS since
+                   FROM public.events
+                  WHERE ((events.tenant_id = 'fleet'::text) AND (events.type = 'adapter.served'::text))
+                  GROUP BY events.stream, (events.payload ->> 'revision'::text)) decode_adapter ON (((decode_adapter.stream = ('adapters/'::text || (completed.payload ->> 'engine'::text))) AND (decode_adapter.revision = (completed.payload ->> 'engine_revision'::text)) AND (decode_adapter.since < completed."position"))))
           WHERE (completed.type = 'turn.completed'::text)
         )
- SELECT facts."position",
-    facts.tenant_id,
-    facts.conversation_id,
-    facts.turn_id,
-    facts.attempt,
-    facts.completed_at,
-    facts.alias,
-    facts.on_upgrade,
-    facts.policy_level,
-    facts.plan,
-    facts.plan_reason,
-    facts.requested_revision,
-    facts.pinned_revision,
-    facts.prefill_engine,
-    facts.prefill_revision,
-    facts.artifact_id,
-    facts.artifact_revision,
-    facts.decode_engine,
-    facts.decode_revision,
-    facts.decode_registered_revision,
-    facts.kv_source,
-    facts.kv_reason,
-    facts.prompt_tokens,
-    facts.tokens_local,
-    facts.tokens_loaded,
-    facts.output_tokens,
+ SELECT "position",
+    tenant_id,
+    conversation_id,
+    turn_id,
+    (attempt)::bigint AS attempt,
+    completed_at,
+    ( SELECT (started.payload ->> 'alias'::text)
+           FROM public.events started
+          WHERE ((started.type = 'turn.started'::text) AND (started.tenant_id = facts.tenant_id) AND ((started.payload ->> 'turn'::text) = facts.turn_id))) AS alias,
+    ( SELECT (started.payload ->> 'on_upgrade'::text)
+           FROM public.events started
+          WHERE ((started.type = 'turn.started'::text) AND (started.tenant_id = facts.tenant_id) AND ((started.payload ->> 'turn'::text) = facts.turn_id))) AS on_upgrade,
+    ( SELECT (started.payload ->> 'policy_level'::text)
+           FROM public.events started
+          WHERE ((started.type = 'turn.started'::text) AND (started.tenant_id = facts.tenant_id) AND ((started.payload ->> 'turn'::text) = facts.turn_id))) AS policy_level,
+    ( SELECT (pinned.payload ->> 'plan'::text)
+           FROM public.events pinned
+          WHERE ((pinned.type = 'turn.pinned'::text) AND (pinned.tenant_id = facts.tenant_id) AND ((pinned.payload ->> 'turn'::text) = facts.turn_id) AND ((pinned.payload ->> 'attempt'::text) = facts.attempt))) AS plan,
+    ( SELECT (pinned.payload ->> 'reason'::text)
+           FROM public.events pinned
+          WHERE ((pinned.type = 'turn.pinned'::text) AND (pinned.tenant_id = facts.tenant_id) AND ((pinned.payload ->> 'turn'::text) = facts.turn_id) AND ((pinned.payload ->> 'attempt'::text) = facts.attempt))) AS plan_reason,
+    requested_revision,
+    ( SELECT (pinned.payload ->> 'revision'::text)
+           FROM public.events pinned
+          WHERE ((pinned.type = 'turn.pinned'::text) AND (pinned.tenant_id = facts.tenant_id) AND ((pinned.payload ->> 'turn'::text) = facts.turn_id) AND ((pinned.payload ->> 'attempt'::text) = facts.attempt))) AS pinned_revision,
+    prefill_engine,
+    prefill_revision,
+    artifact_id,
+    artifact_revision,
+    decode_engine,
+    decode_revision,
+    decode_registered_revision,
+    kv_source,
+    kv_reason,
+    (prompt_tokens)::bigint AS prompt_tokens,
+    (tokens_local)::bigint AS tokens_local,
+    COALESCE((tokens_loaded)::bigint, (0)::bigint) AS tokens_loaded,
+    (output_tokens)::bigint AS output_tokens,
+    ( SELECT
+                CASE
+                    WHEN ((pinned.payload ->> 'revision'::text) IS NULL) THEN 'the attempt was never pinned'::text
+                    WHEN ((pinned.payload ->> 'revision'::text) <> facts.requested_revision) THEN ((('pinned revision '::text || (pinned.payload ->> 'revision'::text)) || ' is not requested revision '::text) || facts.requested_revision)
+                    WHEN (facts.prefill_revision IS NULL) THEN (('prefill engine '::text || facts.prefill_engine) || ' never registered'::text)
+                    WHEN (facts.prefill_revision <> facts.artifact_revision) THEN ((((('prefill engine '::text || facts.prefill_engine) || ' registered as '::text) || facts.prefill_revision) || ', which is not artifact revision '::text) || facts.artifact_revision)
+                    WHEN ((facts.artifact_revision <> facts.decode_revision) AND (used.breach IS NOT NULL)) THEN ((('contract '::text || used.contract_id) || ': '::text) || used.breach)
+                    WHEN ((facts.artifact_revision <> facts.decode_revision) AND (used.contract_id IS NULL)) THEN ((('artifact revision '::text || facts.artifact_revision) || ' is not decode revision '::text) || facts.decode_revision)
+                    WHEN (facts.decode_registered_revision IS NULL) THEN (('decode engine '::text || facts.decode_engine) || ' never registered'::text)
+                    WHEN (facts.decode_registered_revision <> facts.decode_revision) THEN ((((('decode engine '::text || facts.decode_engine) || ' registered as '::text) || facts.decode_registered_revision) || ', which is not decode revision '::text) || facts.decode_revision)
+                    WHEN (facts.decode_revision <> facts.requested_revision) THEN ((('decode revision '::text || facts.decode_revision) || ' is not requested revision '::text) || facts.requested_revision)
+                    ELSE NULL::text
+                END AS "case"
+           FROM ((( VALUES (true)) one(is_there)
+             LEFT JOIN public.events pinned ON (((pinned.type = 'turn.pinned'::text) AND (pinned.tenant_id = facts.tenant_id) AND ((pinned.payload ->> 'turn'::text) = facts.turn_id) AND ((pinned.payload ->> 'attempt'::text) = facts.attempt))))
+             LEFT JOIN audit.contracts_used used ON (((facts.artifact_revision <> facts.decode_revision) AND (used.tenant_id = facts.tenant_id) AND (used.turn_id = facts.turn_id) AND (used.attempt = (facts.attempt)::bigint))))) AS first_divergence,
         CASE
-            WHEN (facts.pinned_revision IS NULL) THEN 'the attempt was never pinned'::text
-            WHEN (facts.pinned_revision <> facts.requested_revision) THEN ((('pinned revision '::text || facts.pinned_revision) || ' is not requested revision '::text) || facts.requested_revision)
-            WHEN (facts.prefill_revision IS NULL) THEN (('prefill engine '::text || facts.prefill_engine) || ' never registered'::text)
-            WHEN (facts.prefill_revision <> facts.artifact_revision) THEN ((((('prefill engine '::text || facts.prefill_engine) || ' registered as '::text) || facts.prefill_revision) || ', which is not artifact revision '::text) || facts.artifact_revision)
-            WHEN ((facts.artifact_revision <> facts.decode_revision) AND (used.breach IS NOT NULL)) THEN ((('contract '::text || used.contract_id) || ': '::text) || used.breach)
-            WHEN ((facts.artifact_revision <> facts.decode_revision) AND (used.contract_id IS NULL)) THEN ((('artifact revision '::text || facts.artifact_revision) || ' is not decode revision '::text) || facts.decode_revision)
-            WHEN (facts.decode_registered_revision IS NULL) THEN (('decode engine '::text || facts.decode_engine) || ' never registered'::text)
-            WHEN (facts.decode_registered_revision <> facts.decode_revision) THEN ((((('decode engine '::text || facts.decode_engine) || ' registered as '::text) || facts.decode_registered_revision) || ', which is not decode revision '::text) || facts.decode_revision)
-            WHEN (facts.decode_revision <> facts.requested_revision) THEN ((('decode revision '::text || facts.decode_revision) || ' is not requested revision '::text) || facts.requested_revision)
-            ELSE NULL::text
-        END AS first_divergence,
-        CASE
-            WHEN (facts.artifact_id IS NULL) THEN false
-            WHEN ((used.contract_id IS NOT NULL) AND (used.breach IS NULL)) THEN COALESCE((facts.prefill_revision <> facts.artifact_revision), false)
-            ELSE ((facts.artifact_revision <> facts.decode_revision) OR COALESCE((facts.prefill_revision <> facts.decode_revision), false))
+            WHEN (artifact_id IS NULL) THEN false
+            WHEN ((artifact_revision <> decode_revision) AND (EXISTS ( SELECT
+               FROM audit.contracts_used used
+              WHERE ((used.tenant_id = facts.tenant_id) AND (used.turn_id = facts.turn_id) AND (used.attempt = (facts.attempt)::bigint) AND (used.breach IS NULL))))) THEN COALESCE((prefill_revision <> artifact_revision), false)
+            ELSE ((artifact_revision <> decode_revision) OR COALESCE((prefill_revision <> decode_revision), false))
         END AS cross_revision,
-    used.contract_id,
-    facts.adapter
-   FROM (facts
-     LEFT JOIN LATERAL ( SELECT contracts_used.contract_id,
-            contracts_used.breach
-           FROM audit.contracts_used
-          WHERE ((contracts_used.tenant_id = facts.tenant_id) AND (contracts_used.turn_id = facts.turn_id) AND (contracts_used.attempt = facts.attempt) AND (facts.artifact_revision <> facts.decode_revision))
-         OFFSET 0) used ON (true));
+        CASE
+            WHEN (artifact_revision <> decode_revision) THEN ( SELECT used.contract_id
+               FROM audit.contracts_used used
+              WHERE ((used.tenant_id = facts.tenant_id) AND (used.turn_id = facts.turn_id) AND (used.attempt = (facts.attempt)::bigint)))
+            ELSE NULL::text
+        END AS contract_id,
+    adapter
+   FROM facts;
 
 
 ALTER VIEW audit.turn_provenance OWNER TO everturn_owner;
@@ -1390,6 +1402,13 @@ CREATE INDEX ix_events_feed ON public.events USING btree (txid, "position");
 --
 
 CREATE INDEX ix_events_forks ON public.events USING btree (tenant_id, ((payload ->> 'parent'::text))) WHERE (type = 'conversation.forked'::text);
+
+
+--
+-- Name: ix_events_lasting; Type: INDEX; Schema: public; Owner: everturn_owner
+--
+
+CREATE INDEX ix_events_lasting ON public.events USING btree (tenant_id, stream, stream_version) WHERE (type = ANY (ARRAY['conversation.forked'::text, 'conversation.deleted'::text, 'conversation.erased'::text, 'response.deleted'::text, 'kv.refused'::text, 'turn.failed'::text]));
 
 
 --

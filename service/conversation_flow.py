@@ -14,6 +14,7 @@ from service.domain.conversation import Conversation, evolve
 from service.domain.errors import InvalidInput, NotFound
 from service.domain.events import (
     ConversationCreated,
+    ConversationEvent,
     ConversationId,
     ItemId,
     MessageAccepted,
@@ -25,12 +26,13 @@ from service.domain.events import (
     TurnId,
     TurnStarted,
 )
+from service.domain.head import Standing
 from service.domain.limits import NO_LIMITS, Limits
 from service.domain.plan import resolve_policy
 from service.domain.revision import RevisionDigest
 from service.domain.turn import Turn
 from service.fork_flow import ForkPoint, Opening
-from service.store import ancestry, event_store, fleet, tenants, turns
+from service.store import ancestry, event_store, fleet, heads, tenants, turns
 from service.store.timeline import Recorded, read_recorded
 
 NewId = Callable[[str], str]
@@ -161,20 +163,20 @@ def accept_turn(
             return _same_request(known, request)
     if request.repeated and (same := _last_turn(conn, request)) is not None:
         return same
-    opening = _opening(conn, request, new_id)
+    state, made = _standing(conn, request, new_id)
     tenants.check_new_turn(conn, request.tenant, request.limits)
-    state = opening.state
-    if opening.events:
+    if made:
         tenants.check_new_conversation(conn, request.tenant, request.limits)
     started, messages = _started(conn, request, state, new_id)
-    request.limits.check("items", len(state.items) + len(messages))
-    request.limits.check("tokens", sum(map(len, state.segments)))
+    if request.limits.items is not None:
+        request.limits.check("items", _items(conn, state) + len(messages))
+    request.limits.check("tokens", state.window_tokens)
     event_store.append(
         conn,
         tenant=request.tenant,
         stream=state.id,
-        expected_version=state.version - len(opening.events),
-        events=[*opening.events, *decide.accept_turn(state, messages, started)],
+        expected_version=state.version - len(made),
+        events=[*made, *decide.accept_turn(state, messages, started)],
         now=now,
     )
     turns.open_turn(
@@ -260,10 +262,9 @@ def _last_turn(conn: Connection, request: TurnRequest) -> Accepted | None:
         conversation = turns.find_turn(conn, request.tenant, request.previous)
     if conversation is None:
         return None
-    state = event_store.load_conversation(conn, request.tenant, conversation, for_update=True)
-    turn = next(reversed(state.turns), None)
-    if turn is not None and turns.request_hash_of(conn, request.tenant, turn) == request.request_hash:
-        return Accepted(conversation=conversation, turn=turn, fresh=False)
+    turn = heads.load_head(conn, request.tenant, conversation, for_update=True).newest
+    if turn is not None and turns.request_hash_of(conn, request.tenant, turn.id) == request.request_hash:
+        return Accepted(conversation=conversation, turn=turn.id, fresh=False)
     if request.previous is None:
         return None
     forks = ancestry.children(conn, request.tenant, conversation)
@@ -271,13 +272,23 @@ def _last_turn(conn: Connection, request: TurnRequest) -> Accepted | None:
     return None if same is None else Accepted(conversation=same.conversation, turn=same.turn, fresh=False)
 
 
+def _standing(
+    conn: Connection, request: TurnRequest, new_id: NewId
+) -> tuple[Standing, tuple[ConversationEvent, ...]]:
+    """As `_opening`, without what was said wherever the conversation simply goes on."""
+    if (conversation := _conversation(conn, request)) is not None:
+        head = heads.load_head(conn, request.tenant, conversation, for_update=True, turn=request.previous)
+        decide.check_there(head)
+        decide.check_head(head, request.head)
+        if request.previous is None or decide.is_latest(head, request.previous):
+            return head, ()
+    opening = _opening(conn, request, new_id)
+    return opening.state, opening.events
+
+
 def _opening(conn: Connection, request: TurnRequest, new_id: NewId) -> Opening:
     """The conversation as the turn finds it, and what has to be recorded first where it is a new one."""
-    conversation = request.conversation
-    if request.previous is not None:
-        conversation = turns.find_turn(conn, request.tenant, request.previous)
-        if conversation is None:
-            raise NotFound("response", request.previous, "previous_response_id")
+    conversation = _conversation(conn, request)
     if conversation is None:
         fresh = Conversation(tenant=request.tenant, id=ConversationId(new_id("conv_")))
         decide.check_head(fresh, request.head)
@@ -293,11 +304,28 @@ def _opening(conn: Connection, request: TurnRequest, new_id: NewId) -> Opening:
     return fork_flow.fork(conn, state, request.previous, child, created, param="previous_response_id")
 
 
+def _conversation(conn: Connection, request: TurnRequest) -> ConversationId | None:
+    """None for one that is to be made."""
+    if request.previous is None:
+        return request.conversation
+    conversation = turns.find_turn(conn, request.tenant, request.previous)
+    if conversation is None:
+        raise NotFound("response", request.previous, "previous_response_id")
+    return conversation
+
+
+def _items(conn: Connection, state: Standing) -> int:
+    """A head does not know how many there are: they are read, for who needs to know."""
+    if isinstance(state, Conversation):
+        return len(state.items)
+    return len(heads.load_transcript(conn, state.tenant, state.id).items)
+
+
 def _started(
-    conn: Connection, request: TurnRequest, state: Conversation, new_id: NewId
+    conn: Connection, request: TurnRequest, state: Standing, new_id: NewId
 ) -> tuple[TurnStarted, tuple[MessageAccepted, ...]]:
     alias = known_alias(conn, request.alias or state.alias, "model")
-    if request.instructions is not None and state.items:
+    if request.instructions is not None and _items(conn, state):
         raise InvalidInput(
             "'instructions' can only be given with the first items of a conversation: later ones would change "
             "what its earlier turns were answered under. Send a system message in 'input' instead.",

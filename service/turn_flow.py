@@ -10,7 +10,6 @@ from sqlalchemy import Connection
 
 from service.domain import decide
 from service.domain.artifact import BootId
-from service.domain.conversation import Conversation, evolve
 from service.domain.errors import FenceLost, Internal, NoEngine, RebuildFailed, RevisionMismatch
 from service.domain.events import (
     AttemptFailed,
@@ -29,10 +28,21 @@ from service.domain.events import (
     TurnStreamed,
 )
 from service.domain.evidence import Evidence, Published
+from service.domain.head import Head, Standing, advance_head
 from service.domain.plan import Engine, History, RebuildQueue, TurnPlan, pick_prefill, plan_turn
 from service.domain.revision import RevisionDigest, same_text
 from service.domain.turn import TurnEvent, TurnState
-from service.store import artifacts, contracts, event_store, fleet, kv_deletions, rebuilds, timeline, turns
+from service.store import (
+    artifacts,
+    contracts,
+    event_store,
+    fleet,
+    heads,
+    kv_deletions,
+    rebuilds,
+    timeline,
+    turns,
+)
 
 NewId = Callable[[str], str]
 """A fresh id under the given prefix."""
@@ -41,7 +51,7 @@ EventT = TypeVar("EventT", bound=TurnEvent)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pinned:
-    state: Conversation
+    head: Head
     pinned: TurnPinned
     engine: Engine
     rebuild: str | None
@@ -72,7 +82,7 @@ def plan_attempt(
     Raises:
         FenceLost: the turn has ended, or has an attempt already.
     """
-    state = event_store.load_conversation(conn, tenant, conversation, for_update=True)
+    state = heads.load_head(conn, tenant, conversation, for_update=True, turn=turn)
     current = decide.find_turn(state, turn)
     if current.state is not TurnState.STARTED:
         raise FenceLost(f"Turn {turn} is {current.state}: it needs no new attempt.")
@@ -100,12 +110,12 @@ def plan_attempt(
     pinned = _pin(plan, plan.engine, turn, current.attempt + 1)
     state = _continue(conn, state, [pinned], now)
     rebuild = _enqueue_rebuild(conn, state, pinned, new_id) if plan.kind is PlanKind.REBUILD else None
-    return Pinned(state=state, pinned=pinned, engine=plan.engine, rebuild=rebuild)
+    return Pinned(head=state, pinned=pinned, engine=plan.engine, rebuild=rebuild)
 
 
 def find_engine(
     conn: Connection,
-    state: Conversation,
+    state: Standing,
     *,
     started: TurnStarted,
     avoid: frozenset[BootId] = frozenset(),
@@ -146,7 +156,7 @@ def complete_turn(
     scored: TurnScored | None = None,
 ) -> None:
     """Raises: FenceLost: another attempt took over, or the turn has ended: nothing of this one is accepted."""
-    state = event_store.load_conversation(conn, tenant, conversation, for_update=True)
+    state = heads.load_head(conn, tenant, conversation, for_update=True, turn=completed.turn)
     _continue(conn, state, [*_given(refusal), *_given(streamed), *_given(scored), completed], now)
     turns.close_turn(conn, tenant=tenant, turn=completed.turn)
     rebuilds.supersede(conn, turn=completed.turn)
@@ -162,7 +172,7 @@ def fail_attempt(
     now: datetime,
 ) -> None:
     """Raises: FenceLost."""
-    state = event_store.load_conversation(conn, tenant, conversation, for_update=True)
+    state = heads.load_head(conn, tenant, conversation, for_update=True, turn=failed.turn)
     _continue(conn, state, [*_given(refusal), failed], now)
     rebuilds.supersede(conn, turn=failed.turn)
 
@@ -180,7 +190,7 @@ def fail_turn(
     streamed: TurnStreamed | None = None,
 ) -> None:
     """Ends a turn whatever it is doing; one that has ended already is left as it is."""
-    state = event_store.load_conversation(conn, tenant, conversation, for_update=True)
+    state = heads.load_head(conn, tenant, conversation, for_update=True, turn=turn)
     current = decide.find_turn(state, turn)
     events: list[TurnEvent] = []
     if current.state is TurnState.PINNED:
@@ -200,7 +210,7 @@ def fail_orphan(
 ) -> None:
     """For a turn whose owner has let its lease run out, unless it has come back meanwhile."""
     # The stream's lock first and the turn's row then, as whoever completes it does.
-    event_store.load_conversation(conn, tenant, conversation, for_update=True)
+    event_store.lock_stream(conn, tenant, conversation)
     if not turns.is_orphan(conn, tenant=tenant, turn=turn):
         return
     fail_turn(
@@ -232,7 +242,7 @@ def record_published(
 
 def rebuild_prompt(conn: Connection, claim: rebuilds.Claim) -> tuple[int, ...]:
     """The accepted window: exactly the ids that the next prompt begins with."""
-    return event_store.load_conversation(conn, claim.tenant, claim.conversation).window
+    return heads.load_window(conn, claim.tenant, claim.conversation)
 
 
 def pick_rebuild_engine(
@@ -258,7 +268,7 @@ def record_rebuild(
         )
     if {evidence.revision, published.revision} != {claim.revision}:
         raise RevisionMismatch(claim.revision, str(evidence.revision))
-    state = event_store.load_conversation(conn, claim.tenant, claim.conversation, for_update=True)
+    state = heads.load_head(conn, claim.tenant, claim.conversation, for_update=True, turn=claim.turn)
     rebuilt = KvRebuilt(
         turn=claim.turn,
         attempt=claim.attempt,
@@ -303,13 +313,13 @@ def _policy(started: TurnStarted) -> OnUpgrade:
     return started.on_upgrade if started.revision is None else OnUpgrade.REPLAY
 
 
-def _history(conn: Connection, state: Conversation, target: RevisionDigest) -> History:
+def _history(conn: Connection, state: Standing, target: RevisionDigest) -> History:
     revision = state.last.engine_revision if state.last else None
     if revision is None or revision == target:
-        return History(revision=revision, tokens=len(state.window), same_text=True)
+        return History(revision=revision, tokens=state.window_tokens, same_text=True)
     theirs, ours = fleet.find_descriptor(conn, revision), fleet.find_descriptor(conn, target)
     known = theirs is not None and ours is not None and same_text(ours, theirs)
-    return History(revision=revision, tokens=len(state.window), same_text=known)
+    return History(revision=revision, tokens=state.window_tokens, same_text=known)
 
 
 def _pin(plan: TurnPlan, engine: Engine, turn: TurnId, attempt: int) -> TurnPinned:
@@ -326,7 +336,7 @@ def _pin(plan: TurnPlan, engine: Engine, turn: TurnId, attempt: int) -> TurnPinn
     )
 
 
-def _enqueue_rebuild(conn: Connection, state: Conversation, pinned: TurnPinned, new_id: NewId) -> str:
+def _enqueue_rebuild(conn: Connection, state: Head, pinned: TurnPinned, new_id: NewId) -> str:
     rebuild = new_id("rb_")
     rebuilds.enqueue(
         conn,
@@ -337,7 +347,7 @@ def _enqueue_rebuild(conn: Connection, state: Conversation, pinned: TurnPinned, 
         attempt=pinned.attempt,
         revision=pinned.revision,
         offer=pinned.offer,
-        tokens_total=len(state.window),
+        tokens_total=state.window_tokens,
         queue=RebuildQueue.INTERACTIVE,
     )
     return rebuild
@@ -347,14 +357,12 @@ def _given(event: EventT | None) -> tuple[EventT, ...]:
     return () if event is None else (event,)
 
 
-def _continue(
-    conn: Connection, state: Conversation, events: Sequence[TurnEvent], now: datetime
-) -> Conversation:
+def _continue(conn: Connection, state: Head, events: Sequence[TurnEvent], now: datetime) -> Head:
     """Each event must be legal after those before it."""
     before = state.version
     for event in events:
         decide.continue_turn(state, event)
-        state = evolve(state, event)
+        state = advance_head(state, event)
     event_store.append(
         conn, tenant=state.tenant, stream=state.id, expected_version=before, events=events, now=now
     )

@@ -8,13 +8,13 @@ import httpx
 
 from service.domain.artifact import ArtifactId
 from service.domain.contract import ContractId
-from service.domain.conversation import Conversation
 from service.domain.errors import EngineFailed, EverturnError, InvalidInput, RevisionMismatch
 from service.domain.events import (
     ItemId,
     KvRefused,
     KvSource,
     PlanKind,
+    TenantId,
     TokenLogprob,
     TurnCompleted,
     TurnId,
@@ -23,6 +23,8 @@ from service.domain.events import (
 )
 from service.domain.evidence import Evidence, KvRequest
 from service.domain.plan import Engine
+from service.domain.transcript import Transcript
+from service.domain.turn import Turn
 from service.engine import client
 from service.engine.protocol import Carried, GenerateSpec, Rendered, RenderMode, cache_salt
 from service.turn_flow import refused_by
@@ -34,9 +36,11 @@ STOP = "stop"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Attempt:
-    """`state` is the conversation with this attempt pinned, and with its rebuild if there was one."""
+    """`turn` has this attempt pinned, and its rebuild if there was one."""
 
-    state: Conversation
+    tenant: TenantId
+    turn: Turn
+    transcript: Transcript
     pinned: TurnPinned
     engine: Engine
     item: ItemId
@@ -52,7 +56,7 @@ class Attempt:
     @property
     def offer(self) -> ArtifactId | None:
         """After a rebuild, what it made; what was offered to the rebuild is not offered again."""
-        rebuilt = self.state.turns[self.pinned.turn].rebuilt
+        rebuilt = self.turn.rebuilt
         if rebuilt is not None:
             return rebuilt.artifact
         return None if self.pinned.plan is PlanKind.REBUILD else self.pinned.offer
@@ -63,7 +67,7 @@ class Attempt:
 
     @property
     def carried(self) -> Carried | None:
-        return carried_window(self.state) if self.pinned.carry_tokens else None
+        return carried_window(self.transcript) if self.pinned.carry_tokens else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -142,7 +146,7 @@ async def run_attempt(http: httpx.AsyncClient, attempt: Attempt, on_text: Callab
 
 def _scored(attempt: Attempt, scores: Sequence[TokenLogprob], finish: str) -> TurnScored | None:
     """Without the token that ended the answer, which is no part of its text."""
-    pinned, asked = attempt.pinned, attempt.state.turns[attempt.pinned.turn].sampling.top_logprobs
+    pinned, asked = attempt.pinned, attempt.turn.sampling.top_logprobs
     if asked is None:
         return None
     kept = tuple(replace(score, top=score.top[:asked]) for score in scores)
@@ -174,34 +178,32 @@ def checked(attempt: Attempt, prompt: Prompt, evidence: Evidence | None) -> Evid
     return evidence
 
 
-def carried_window(state: Conversation) -> Carried | None:
+def carried_window(transcript: Transcript) -> Carried | None:
     """None where there is no window to extend."""
-    window = state.window
-    return Carried(messages=state.covered_items, last_token=window[-1]) if window else None
+    window = transcript.window
+    return Carried(messages=transcript.covered, last_token=window[-1]) if window else None
 
 
 async def _prompt(http: httpx.AsyncClient, attempt: Attempt) -> Prompt:
     carried = attempt.carried
-    rendered: Rendered = await client.render(http, attempt.engine, attempt.state.items, carried)
+    rendered: Rendered = await client.render(http, attempt.engine, attempt.transcript.items, carried)
     if carried is None or rendered.mode is RenderMode.FULL:
         return Prompt(token_ids=rendered.token_ids, extends=None, delta=rendered.token_ids)
-    last = attempt.state.last
-    window = attempt.state.window
     return Prompt(
-        token_ids=(*window, *rendered.token_ids),
-        extends=last.turn if last else None,
+        token_ids=(*attempt.transcript.window, *rendered.token_ids),
+        extends=attempt.transcript.last,
         delta=rendered.token_ids,
     )
 
 
 def _spec(attempt: Attempt, prompt: Prompt) -> GenerateSpec:
-    state, pinned = attempt.state, attempt.pinned
+    pinned = attempt.pinned
     return GenerateSpec(
         prompt=prompt.token_ids,
-        sampling=state.turns[pinned.turn].sampling,
+        sampling=attempt.turn.sampling,
         kv=KvRequest(
             attempt=attempt.id,
-            tenant=state.tenant,
+            tenant=attempt.tenant,
             offer=attempt.offer,
             publish=attempt.publish,
             lease_s=attempt.kv_lease_s,
@@ -209,7 +211,7 @@ def _spec(attempt: Attempt, prompt: Prompt) -> GenerateSpec:
         ),
         revision=pinned.revision,
         boot=pinned.engine,
-        cache_salt=cache_salt(pinned.revision, state.tenant),
+        cache_salt=cache_salt(pinned.revision, attempt.tenant),
         model=attempt.engine.model,
     )
 
@@ -251,7 +253,7 @@ async def _not_taken(
 def _source(attempt: Attempt, evidence: Evidence) -> KvSource:
     if evidence.loaded is None:
         return KvSource.NONE
-    rebuilt = attempt.state.turns[attempt.pinned.turn].rebuilt
+    rebuilt = attempt.turn.rebuilt
     if rebuilt is not None and rebuilt.artifact == evidence.loaded.artifact:
         return KvSource.REBUILT
     return KvSource.REUSED

@@ -25,6 +25,8 @@ from service.domain.artifact import BootId
 from service.domain.conversation import Conversation, evolve
 from service.domain.errors import EngineFailed, EverturnError
 from service.domain.events import ItemId, PlanKind, Sampling, TurnCompleted, TurnPinned, TurnStarted
+from service.domain.transcript import Transcript
+from service.domain.turn import Turn
 from service.turn_flow import find_engine
 
 router = APIRouter()
@@ -104,7 +106,9 @@ async def _pinned(
         carry_tokens=False,
     )
     return Attempt(
-        state=state,
+        tenant=state.tenant,
+        turn=Turn.of(started),
+        transcript=Transcript.of(state),
         pinned=pinned,
         engine=engine,
         item=ItemId("none"),

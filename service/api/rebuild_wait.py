@@ -8,11 +8,11 @@ from time import monotonic
 
 from service.api.database import Database
 from service.api.metrics import Metrics
-from service.domain.conversation import Conversation
 from service.domain.errors import Unavailable
+from service.domain.head import Head
 from service.domain.plan import RebuildQueue
 from service.settings import Settings
-from service.store import event_store, rebuilds
+from service.store import heads, rebuilds
 from service.turn_flow import Pinned
 
 log = getLogger(__name__)
@@ -34,10 +34,8 @@ class RebuildWait:
         self._threads = ThreadPoolExecutor(RING_THREADS, thread_name_prefix="ring")
         self._rings: set[asyncio.Task[None]] = set()
 
-    async def until_over(
-        self, pinned: Pinned, rebuild: str, note: Callable[[str], None]
-    ) -> tuple[Conversation, str]:
-        """The conversation to decode on, and why its KV is what it is; without the rebuild as exact, only slower."""
+    async def until_over(self, pinned: Pinned, rebuild: str, note: Callable[[str], None]) -> tuple[Head, str]:
+        """The head to decode on, and why its KV is what it is; without the rebuild as exact, only slower."""
         bell = asyncio.create_task(self._ring_for(rebuild))
         self._rings.add(bell)
         bell.add_done_callback(self._rings.discard)
@@ -45,16 +43,16 @@ class RebuildWait:
         row = await self._watched(rebuild, began, note)
         state = "lost" if row is None else row.state.value
         self._metrics.rebuild_wait_s.labels(state).observe(monotonic() - began)
-        tenant, conversation, turn = pinned.state.tenant, pinned.state.id, pinned.pinned.turn
+        tenant, conversation, turn = pinned.head.tenant, pinned.head.id, pinned.pinned.turn
         if row is not None and row.state is rebuilds.RebuildState.DONE:
             rebuilt = await self._database.run(
-                lambda conn: event_store.load_conversation(conn, tenant, conversation)
+                lambda conn: heads.load_head(conn, tenant, conversation, turn=turn)
             )
             return rebuilt, pinned.pinned.reason
         await self._database.run(lambda conn: rebuilds.supersede(conn, turn=turn))
         why = row.reason if row is not None and row.reason else f"it was {state} in the end"
         log.warning("turn %s goes on without rebuild %s: %s", turn, rebuild, why)
-        return pinned.state, f"prefilled where it decodes, without a rebuild: {why}"
+        return pinned.head, f"prefilled where it decodes, without a rebuild: {why}"
 
     def close(self) -> None:
         self._threads.shutdown(wait=False, cancel_futures=True)

@@ -32,6 +32,7 @@ from service.domain.errors import InvalidInput
 from service.domain.events import ConversationId, OnUpgrade, Sampling, TenantId, TurnId
 from service.domain.plan import Engine
 from service.domain.revision import RevisionDigest, parse_digest
+from service.domain.transcript import Transcript
 from service.domain.turn import TurnState
 from service.engine import client
 from service.engine.protocol import RenderMode
@@ -82,9 +83,9 @@ async def count(request: Request, service: ServiceOf, tenant: TenantOf) -> dict[
         return state, *find_engine(conn, state, started=started)
 
     state, engine, carry = await service.database.run(placed)
-    carried = carried_window(state) if carry else None
+    carried = carried_window(Transcript.of(state)) if carry else None
     rendered = await client.render(service.http, engine, state.items, carried)
-    known = len(state.window) if rendered.mode is RenderMode.DELTA else 0
+    known = state.window_tokens if rendered.mode is RenderMode.DELTA else 0
     return {"object": "response.input_tokens", "input_tokens": known + len(rendered.token_ids)}
 
 

@@ -25,7 +25,7 @@ from service.domain.events import AttemptFailed, ConversationId, ItemId, TenantI
 from service.domain.turn import TurnState
 from service.engine import client
 from service.settings import Settings
-from service.store import turns
+from service.store import heads, turns
 from service.turn_flow import NotPinned, Pinned
 
 log = getLogger(__name__)
@@ -223,11 +223,16 @@ class TurnRunner:
         )
 
     async def _prepare(self, job: Job, pinned: Pinned) -> Attempt:
-        state, note = pinned.state, pinned.pinned.reason
+        head, note = pinned.head, pinned.pinned.reason
         if pinned.rebuild is not None:
-            state, note = await self._rebuild.until_over(pinned, pinned.rebuild, job.channel.note)
+            head, note = await self._rebuild.until_over(pinned, pinned.rebuild, job.channel.note)
+        transcript = await self._database.run(
+            lambda conn: heads.load_transcript(conn, job.tenant, job.conversation)
+        )
         return Attempt(
-            state=state,
+            tenant=job.tenant,
+            turn=head.turns[job.turn],
+            transcript=transcript,
             pinned=pinned.pinned,
             engine=pinned.engine,
             item=job.item,

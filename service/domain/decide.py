@@ -18,6 +18,7 @@ from service.domain.events import (
     TurnId,
     TurnStarted,
 )
+from service.domain.head import Standing
 from service.domain.plan import StoredArtifact
 from service.domain.turn import Turn, TurnEvent, TurnState, check
 
@@ -26,7 +27,7 @@ MAX_FORK_DEPTH = 32
 
 
 def accept_turn(
-    state: Conversation, messages: Sequence[MessageAccepted], started: TurnStarted
+    state: Standing, messages: Sequence[MessageAccepted], started: TurnStarted
 ) -> tuple[ConversationEvent, ...]:
     """Raises:
     NotFound: no such conversation.
@@ -41,7 +42,7 @@ def accept_turn(
     return (*messages, started)
 
 
-def check_idle(state: Conversation) -> None:
+def check_idle(state: Standing) -> None:
     """What a turn is answering must stay as it was accepted.
 
     Raises:
@@ -55,14 +56,14 @@ def check_idle(state: Conversation) -> None:
         )
 
 
-def check_there(state: Conversation) -> None:
+def check_there(state: Standing) -> None:
     """Raises: NotFound: no such conversation, or not any more; Gone: erased."""
     if not state.exists or state.deleted:
         raise NotFound("conversation", state.id, "conversation")
     _check_kept(state)
 
 
-def check_head(state: Conversation, head: int | None) -> None:
+def check_head(state: Standing, head: int | None) -> None:
     """Args: head: the version that the caller has seen; None where it does not matter to it.
 
     Raises: HeadMoved.
@@ -73,13 +74,13 @@ def check_head(state: Conversation, head: int | None) -> None:
         )
 
 
-def add_items(state: Conversation, messages: tuple[MessageAccepted, ...]) -> tuple[ConversationEvent, ...]:
+def add_items(state: Standing, messages: tuple[MessageAccepted, ...]) -> tuple[ConversationEvent, ...]:
     """Raises: NotFound: no such conversation; ConversationLocked."""
     check_idle(state)
     return messages
 
 
-def is_latest(state: Conversation, turn: TurnId) -> bool:
+def is_latest(state: Standing, turn: TurnId) -> bool:
     """Whether to go on from this turn's answer is to go on with the conversation: no other turn came after it.
 
     Raises:
@@ -133,7 +134,7 @@ def fork(
     return (created, forked, *deleted)
 
 
-def delete_conversation(state: Conversation) -> tuple[ConversationEvent, ...]:
+def delete_conversation(state: Standing) -> tuple[ConversationEvent, ...]:
     """Raises: NotFound: no such conversation; ConversationLocked."""
     check_idle(state)
     return (ConversationDeleted(),)
@@ -146,7 +147,7 @@ def delete_item(state: Conversation, item: ItemId) -> tuple[ConversationEvent, .
     return (ItemDeleted(item=item),)
 
 
-def delete_response(state: Conversation, turn: TurnId) -> tuple[ConversationEvent, ...]:
+def delete_response(state: Standing, turn: TurnId) -> tuple[ConversationEvent, ...]:
     """Raises: NotFound: no such turn, or not any more; InvalidInput: it has not ended."""
     if find_response(state, turn).state not in (TurnState.COMPLETED, TurnState.FAILED):
         raise InvalidInput(
@@ -157,7 +158,7 @@ def delete_response(state: Conversation, turn: TurnId) -> tuple[ConversationEven
     return (ResponseDeleted(turn=turn),)
 
 
-def continue_turn(state: Conversation, event: TurnEvent) -> tuple[ConversationEvent, ...]:
+def continue_turn(state: Standing, event: TurnEvent) -> tuple[ConversationEvent, ...]:
     """Raises:
     NotFound: no such turn.
     FenceLost: another attempt took over, or the turn has ended.
@@ -166,13 +167,13 @@ def continue_turn(state: Conversation, event: TurnEvent) -> tuple[ConversationEv
     return (event,)
 
 
-def find_turn(state: Conversation, turn: TurnId) -> Turn:
+def find_turn(state: Standing, turn: TurnId) -> Turn:
     if turn not in state.turns:
         raise NotFound("response", turn)
     return state.turns[turn]
 
 
-def find_response(state: Conversation, turn: TurnId) -> Turn:
+def find_response(state: Standing, turn: TurnId) -> Turn:
     """As its client may still read it. Raises: NotFound; Gone: erased."""
     if turn in state.deleted_responses:
         raise NotFound("response", turn)
@@ -192,9 +193,7 @@ def uncovered_items(state: Conversation) -> tuple[Item, ...]:
     return state.items[state.covered_items :]
 
 
-def offerable(
-    state: Conversation, turn: Turn, artifacts: Sequence[StoredArtifact]
-) -> tuple[StoredArtifact, ...]:
+def offerable(state: Standing, turn: Turn, artifacts: Sequence[StoredArtifact]) -> tuple[StoredArtifact, ...]:
     """Without those that were refused on this turn, or for what they are.
 
     None at all once something stored proved broken on this turn: a conversation's artifacts share their leading blocks,
@@ -206,6 +205,6 @@ def offerable(
     return tuple(a for a in artifacts if a.artifact not in refused)
 
 
-def _check_kept(state: Conversation) -> None:
+def _check_kept(state: Standing) -> None:
     if state.erased is not None:
         raise Gone(f"The content of conversation {state.id} was erased for good. Begin a new conversation.")

@@ -5,7 +5,7 @@ from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Connection, Row, delete, extract, select
+from sqlalchemy import Connection, Row, delete, extract, func, select
 from sqlalchemy.dialects.postgresql import insert
 
 from service.domain.artifact import ArtifactId, BootId
@@ -44,23 +44,34 @@ def record(
     conn.execute(insert(artifacts).values(row).on_conflict_do_nothing())
 
 
+NEWEST = 8
+"""Artifacts of one conversation and revision that a plan chooses from: each turn adds one, and the last few hold the most."""
+
+
 def of_conversation(
     conn: Connection, tenant: TenantId, conversation: ConversationId, ancestors: Sequence[Ancestor] = ()
 ) -> list[StoredArtifact]:
     """Unexpired by the database's clock, newest first; after its own those of its ancestors, as far as they are of use to it."""
     shared = {one.conversation: one.tokens for one in ancestors if one.tokens > 0}
-    query = (
-        select(artifacts)
+    newest = (artifacts.c.recorded_at.desc(), artifacts.c.tokens.desc(), artifacts.c.artifact_id)
+    alike = (artifacts.c.conversation_id, artifacts.c.revision)
+    ranked = (
+        select(artifacts, func.row_number().over(partition_by=alike, order_by=newest).label("place"))
         .where(
             artifacts.c.tenant_id == tenant,
             artifacts.c.conversation_id.in_([conversation, *shared]),
             artifacts.c.expires_ms > extract("epoch", CLOCK) * 1000,
         )
+        .subquery()
+    )
+    query = (
+        select(ranked)
+        .where(ranked.c.place <= NEWEST)
         .order_by(
-            artifacts.c.conversation_id != conversation,
-            artifacts.c.recorded_at.desc(),
-            artifacts.c.tokens.desc(),
-            artifacts.c.artifact_id,
+            ranked.c.conversation_id != conversation,
+            ranked.c.recorded_at.desc(),
+            ranked.c.tokens.desc(),
+            ranked.c.artifact_id,
         )
     )
     return [_shared(row, shared) for row in conn.execute(query)]

@@ -18,12 +18,14 @@ class View:
     order: str
     """A column without ties, by which pages follow each other."""
     filters: tuple[str, ...] = ()
+    wide: bool = False
+    """Whether a row takes so many look-ups that a page's place is found before its rows are made."""
 
 
 OF_TURN = ("tenant_id", "conversation_id", "turn_id")
 
 VIEWS: Mapping[str, View] = {
-    "turn_provenance": View(order="position", filters=OF_TURN),
+    "turn_provenance": View(order="position", filters=OF_TURN, wide=True),
     "cross_revision_hits": View(order="turn_id", filters=OF_TURN),
     "contracts_used": View(order="position", filters=OF_TURN),
     "refusals": View(order="position", filters=OF_TURN),
@@ -84,9 +86,14 @@ def read_view(
     order: ColumnElement[Any] = column(view.order)
     if after is not None:
         conditions.append(order > (_position(after) if view.order == "position" else after))
-    query = (
-        select("*").select_from(table(name, schema="audit")).where(*conditions).order_by(order).limit(limit)
-    )
+    source = table(name, schema="audit")
+    if view.wide and not filters:
+        place = select(order).select_from(source).where(*conditions).order_by(order).limit(limit)
+        page = conn.execute(place).scalars().all()
+        if not page:
+            return []
+        conditions = [order.between(page[0], page[-1])]
+    query = select("*").select_from(source).where(*conditions).order_by(order).limit(limit)
     return [_plain(row) for row in conn.execute(query).mappings()]
 
 

@@ -121,6 +121,16 @@ events = Table(
         text("(payload ->> 'parent')"),
         postgresql_where=text("type = 'conversation.forked'"),
     ),
+    Index(
+        "ix_events_lasting",
+        "tenant_id",
+        "stream",
+        "stream_version",
+        postgresql_where=text(
+            "type in ('conversation.forked', 'conversation.deleted', 'conversation.erased', 'response.deleted', "
+            "'kv.refused', 'turn.failed')"
+        ),
+    ),
     Index("ix_events_occurred_at", "occurred_at", postgresql_using="brin"),
     Index("ix_events_feed", "txid", "position"),
     Index(

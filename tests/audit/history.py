@@ -255,7 +255,7 @@ class Story:
         _, turn = self.accept(text, chat=fork)
         pinned = self.pin(ACME, fork, turn)
         assert pinned.pinned.offer is not None
-        shared = pinned.state.ancestors[0].tokens
+        shared = pinned.head.ancestors[0].tokens
         self.kv[fork] = replace(self.made[pinned.pinned.offer], tokens=shared // 4 * 4)
         self.answer(ACME, fork, turn, pinned, f"an answer to {text}")
         return fork

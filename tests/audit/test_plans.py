@@ -31,3 +31,22 @@ def test_a_hot_question_passes_over_no_log(plan_of: Callable[[str], str], query:
 def test_what_is_told_of_one_turn_is_found_by_index(plan_of: Callable[[str], str], view: str) -> None:
     plan = plan_of(f"SELECT * FROM audit.{view} WHERE tenant_id = 'acme' AND turn_id = 'resp_77'")  # noqa: S608
     assert "Seq Scan on events" not in plan, plan
+
+
+def test_a_page_of_the_widest_view_is_placed_without_making_its_rows(plan_of: Callable[[str], str]) -> None:
+    plan = plan_of("SELECT position FROM audit.turn_provenance WHERE position > 7 ORDER BY position LIMIT 5")
+    assert "Join" not in plan, plan
+    assert "SubPlan" not in plan, plan
+
+
+def test_no_turn_is_looked_up_for_a_column_that_nobody_asked_for(plan_of: Callable[[str], str]) -> None:
+    plan = plan_of("SELECT decode_revision FROM audit.turn_provenance")
+    assert "SubPlan" not in plan, plan
+    assert "turn.pinned" not in plan, plan
+
+
+def test_all_turns_are_joined_with_the_few_engines_and_never_sorted(plan_of: Callable[[str], str]) -> None:
+    """Sorting or hashing whole turns is what took seconds on a million events."""
+    plan = plan_of("SELECT first_divergence FROM audit.turn_provenance")
+    assert "uq_events_turn_pinned" in plan
+    assert "Merge" not in plan, plan

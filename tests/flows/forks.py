@@ -40,7 +40,7 @@ def ask(conn: Connection, text: str, conversation: ConversationId | None = None,
 
 def answer(conn: Connection, running: Running, text: str) -> None:
     pinned = pin(conn, running)
-    last = pinned.state.last
+    last = pinned.head.last
     delta = tuple(map(ord, text))
     event = completed(
         pinned,
@@ -48,7 +48,7 @@ def answer(conn: Connection, running: Running, text: str) -> None:
         extends=last.turn if last else None,
         prompt_delta=delta,
         output=(7,),
-        prompt_tokens=len(pinned.state.window) + len(delta),
+        prompt_tokens=pinned.head.window_tokens + len(delta),
     )
     complete(conn, running, event)
 

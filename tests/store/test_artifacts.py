@@ -1,5 +1,6 @@
 """What is remembered of stored KV: only the own, only the unexpired, newest first; and all of it may vanish."""
 
+from dataclasses import replace
 from datetime import timedelta
 from time import time
 
@@ -9,6 +10,7 @@ from sqlalchemy.exc import IntegrityError
 
 from service.domain.events import ConversationId, TenantId
 from service.domain.plan import StoredArtifact
+from service.domain.revision import RevisionDigest
 from service.store import artifacts, event_store
 from tests.store.histories import (
     ACME,
@@ -36,13 +38,19 @@ LATER = int(time() * 1000) + 3_600_000
 
 
 def record(
-    conn: Connection, artifact: str = KV, *, age_s: float = 0, expires_ms: int = LATER, tokens: int = 32
+    conn: Connection,
+    artifact: str = KV,
+    *,
+    age_s: float = 0,
+    expires_ms: int = LATER,
+    tokens: int = 32,
+    revision: RevisionDigest = V12,
 ) -> None:
     artifacts.record(
         conn,
         tenant=ACME,
         conversation=CHAT,
-        published=published(artifact, expires_ms=expires_ms, tokens=tokens),
+        published=replace(published(artifact, expires_ms=expires_ms, tokens=tokens), revision=revision),
         now=NOW - timedelta(seconds=age_s),
     )
 
@@ -112,3 +120,11 @@ def test_losing_every_row_about_kv_changes_neither_history_nor_audit(
         assert artifacts.of_conversation(conn, ACME, CHAT) == []
     assert after == before
     assert all(before)
+
+
+def test_a_plan_chooses_from_the_newest_of_each_revision(conn: Connection) -> None:
+    old = [f"kv_{number:032}" for number in range(artifacts.NEWEST + 2)]
+    for age, name in enumerate(old, 100):
+        record(conn, name, age_s=age)
+    record(conn, OTHER_KV, age_s=10_000, revision=V13)
+    assert names(conn) == [*old[: artifacts.NEWEST], OTHER_KV]

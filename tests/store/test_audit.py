@@ -7,8 +7,9 @@ import pytest
 from sqlalchemy import Connection, Row, text
 
 from service.domain.artifact import BootId
-from service.domain.events import FLEET, EngineRegistered, TenantId, TurnCompleted, TurnPinned
+from service.domain.events import FLEET, EngineRegistered, TenantId, TurnCompleted, TurnId, TurnPinned
 from service.domain.revision import RevisionDigest
+from service.store.audit import read_view
 from tests.store.histories import (
     ACME,
     CHAT,
@@ -182,3 +183,17 @@ def test_a_refusal_of_what_cannot_be_told_is_still_listed(conn: Connection) -> N
     append(conn, created(), said("hi"), started(), pinned(), event)
     row = conn.execute(text("SELECT * FROM audit.refusals")).one()
     assert (row.artifact_revision, row.engine_revision, row.differing) == (None, None, [])
+
+
+def test_pages_of_provenance_follow_each_other(conn: Connection) -> None:
+    for number in range(5):
+        turn = TurnId(f"resp_{number}")
+        append(
+            conn, created(), said("hi"), started(turn), pinned(turn), completed(turn), stream=f"conv_{number}"
+        )
+    first = read_view(conn, "turn_provenance", filters={}, after=None, limit=3)
+    after = str(first[-1]["position"])
+    second = read_view(conn, "turn_provenance", filters={}, after=after, limit=3)
+    third = read_view(conn, "turn_provenance", filters={}, after=str(second[-1]["position"]), limit=3)
+    assert [row["turn_id"] for row in (*first, *second)] == [f"resp_{number}" for number in range(5)]
+    assert third == []
