@@ -1,5 +1,10 @@
 """What the benchmarks of the store write: one turn as events, and a million events as rows."""
 
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from random import Random
+from string import ascii_letters, digits
+
 from service.domain.artifact import BootId
 from service.domain.events import (
     Event,
@@ -20,16 +25,49 @@ from service.domain.revision import RevisionDigest
 
 PROMPT, OUTPUT = 80, 120
 TURN_TOKENS = PROMPT + OUTPUT
+VOCABULARY = 37_678
+QUESTION_WORDS, ANSWER_WORDS = 80, 154
+"""About 1,370 bytes a turn, 273 kB in 200 of them."""
+LETTERS_A_WORD = 5.85
 REVISION = RevisionDigest("rev_" + "13" * 32)
-QUESTION = "What would you see from there, if the weather were fine and you had an hour? " * 4
-ANSWER = "From there one sees the river, the two bridges, and the roofs of the old town. " * 7
+BOOT = BootId("boot_1")
+Text = Callable[[int], str]
+"""A text about as long as so many words."""
+
+_chance = Random(1)  # noqa: S311 no secret
+_SYLLABLES = [a + b for a in "bdfghklmnprstvw" for b in ("a", "e", "i", "o", "u", "an", "er", "ing")]
+WORDS = ["".join(_chance.choices(_SYLLABLES, k=_chance.choice((1, 2, 2, 3)))) for _ in range(3000)]
+"""Made up, and used as unevenly as words are: a text of one sentence over and over would be compressed to nothing."""
+_USES = [1 / rank for rank in range(1, len(WORDS) + 1)]
 
 
-def turn_events(name: str) -> tuple[list[Event], list[Event]]:
-    """A turn in two transactions: what accepts it, and what completes it."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Turn:
+    """In two transactions: what accepts it, and what completes it."""
+
+    accepted: list[Event]
+    completed: list[Event]
+
+    @property
+    def id(self) -> TurnId:
+        return next(event.turn for event in self.accepted if isinstance(event, TurnStarted))
+
+
+def history(
+    name: str, turns: int, revision: RevisionDigest = REVISION, text: Text | None = None
+) -> Iterator[Turn]:
+    """Each turn extends the window of the one before it; they are in `words` unless another text is given."""
+    before: TurnId | None = None
+    for number in range(turns):
+        turn = one_turn(f"{name}_{number}", before, number * TURN_TOKENS, revision, text or words)
+        yield turn
+        before = turn.id
+
+
+def one_turn(name: str, extends: TurnId | None, window: int, revision: RevisionDigest, text: Text) -> Turn:
     turn, said = TurnId(f"resp_{name}"), ItemId(f"msg_{name}")
     accepted: list[Event] = [
-        MessageAccepted(item=said, role=Role.USER, text=QUESTION),
+        MessageAccepted(item=said, role=Role.USER, text=text(QUESTION_WORDS)),
         TurnStarted(
             turn=turn,
             items=(said,),
@@ -44,8 +82,8 @@ def turn_events(name: str) -> tuple[list[Event], list[Event]]:
         attempt=1,
         plan=PlanKind.COLD,
         reason="same revision; no stored KV",
-        revision=REVISION,
-        engine=BootId("boot_1"),
+        revision=revision,
+        engine=BOOT,
         offer=None,
         carry_tokens=True,
     )
@@ -53,22 +91,31 @@ def turn_events(name: str) -> tuple[list[Event], list[Event]]:
         turn=turn,
         attempt=1,
         item=ItemId(f"msg_a{name}"),
-        text=ANSWER,
+        text=text(ANSWER_WORDS),
         finish_reason="stop",
-        extends=None,
-        prompt_delta=tuple(range(1000, 1000 + PROMPT)),
-        output=tuple(range(20_000, 20_000 + OUTPUT)),
-        prompt_tokens=PROMPT,
+        extends=extends,
+        prompt_delta=tuple(_chance.choices(range(VOCABULARY), k=PROMPT)),
+        output=tuple(_chance.choices(range(VOCABULARY), k=OUTPUT)),
+        prompt_tokens=window + PROMPT,
         local_tokens=0,
         kv_source=KvSource.NONE,
         kv_reason="same revision; no stored KV",
-        requested_revision=REVISION,
-        engine=BootId("boot_1"),
-        engine_revision=REVISION,
+        requested_revision=revision,
+        engine=BOOT,
+        engine_revision=revision,
         loaded=None,
         published=None,
     )
-    return accepted, [pinned, completed]
+    return Turn(accepted=accepted, completed=[pinned, completed])
+
+
+def words(number: int) -> str:
+    return " ".join(_chance.choices(WORDS, _USES, k=number))
+
+
+def letters(words: int) -> str:
+    """As long as so many words, and of a kind that PostgreSQL cannot compress: as keys, encoded images, or rare scripts are."""
+    return "".join(_chance.choices(ascii_letters + digits, k=round(words * LETTERS_A_WORD)))
 
 
 _REVISION = "'rev_' || repeat(CASE WHEN turn % 2 = 0 THEN '12' ELSE '13' END, 32)"

@@ -1,0 +1,46 @@
+"""Every question of docs/audit.md as it stands there, on a made-up log of a million events."""
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from sqlalchemy import Connection, text
+
+from bench.store_history import FILL_STEPS
+from service.store.connection import AUDITOR_ROLE, make_engine
+from stack.postgres import EmbeddedPostgres
+from tests.audit.document import questions
+
+EVENTS_PER_TURN = 7
+
+
+def audit_figures(server: EmbeddedPostgres, events: int) -> dict[str, float]:
+    with connected(server, None) as conn:
+        for step in FILL_STEPS:
+            conn.execute(text(step), {"turns": events // EVENTS_PER_TURN})
+        count = conn.execute(text("SELECT count(*) FROM events")).scalar_one()
+    print(f"{count} events", flush=True)
+    slowest = 0.0
+    with connected(server, AUDITOR_ROLE) as conn:
+        for question in questions():
+            took = min(timed_query(conn, question.query) for _ in range(2))
+            slowest = max(slowest, took)
+            print(f"  {took:6.2f} s  {question.number}. {question.question}", flush=True)
+    return {"audit_events": count, "slowest_audit_s": round(slowest, 2)}
+
+
+@contextmanager
+def connected(server: EmbeddedPostgres, role: str | None) -> Iterator[Connection]:
+    engine = make_engine(server.url(), application_name="bench-audit", role=role)
+    with engine.connect() as conn:
+        conn.execution_options(isolation_level="AUTOCOMMIT")
+        conn.execute(text("SET statement_timeout = 0"))
+        conn.execute(text("SET idle_in_transaction_session_timeout = 0"))
+        yield conn
+    engine.dispose()
+
+
+def timed_query(conn: Connection, query: str) -> float:
+    started = time.perf_counter()
+    conn.exec_driver_sql(query.rstrip(";")).fetchall()
+    return time.perf_counter() - started
