@@ -1,5 +1,6 @@
 """K5: weights updated in a running engine. What it had is refused from then on, and its answers are those of the new weights."""
 
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,6 +16,9 @@ from workers.kv_connector.jobs import WEIGHTS_CHANGED
 pytestmark = pytest.mark.engine
 
 
+DEADLINE_S = 30.0
+
+
 @pytest.fixture
 def updatable(engine_hall: EngineHall, tiny_v12: Path, kv_store: Path) -> Iterator[RealEngine]:
     """Of v12, with vLLM's routes for developers and nothing of ours in front of the one that calls the worker."""
@@ -25,10 +29,13 @@ def updatable(engine_hall: EngineHall, tiny_v12: Path, kv_store: Path) -> Iterat
     engine_hall.stop(engine)
 
 
-def update(engine: RealEngine, weights: Path) -> None:
-    """In the worker itself, by vLLM's own method."""
+def update(engine: RealEngine, weights: Path, *, seen: bool = True) -> None:
+    """In the worker itself, by vLLM's own method. `seen`: waits until the engine says that it has no revision."""
     body = {"method": "reload_weights", "kwargs": {"weights_path": str(weights)}}
     engine.http.post(f"{engine.url}/collective_rpc", json=body, timeout=60).raise_for_status()
+    deadline = time.monotonic() + DEADLINE_S
+    while seen and engine.generate([5, 6, 7], max_tokens=1).known.revision is not None:
+        assert time.monotonic() < deadline, "it never saw that its weights changed"
 
 
 def answer(reply: Reply) -> tuple[list[int], list[float]]:
@@ -94,12 +101,26 @@ def test_k5_an_updated_engine_publishes_nothing_and_is_nobody_until_it_is_starte
     engine_hall.stop(anew)
 
 
+def test_k5_no_answer_after_an_update_is_said_to_be_of_the_old_revision(
+    updatable: RealEngine, v12_engine: RealEngine, tiny_v13: Path
+) -> None:
+    """Not even of the first request, which may come before anyone looked: the engine looks while it computes it."""
+    ids = prompt("five runs, at once")
+    old = published(v12_engine, ids)
+    assert updatable.generate(ids).known.revision == v12_engine.revision
+    update(updatable, tiny_v13, seen=False)
+    first = updatable.generate(ids, offer=old, publish=new_handle(), max_tokens=1)
+    assert first.known.revision is None
+    assert (first.known.loaded, first.known.published) == (None, None)
+
+
 def test_k5_it_is_the_bytes_that_count_however_little_they_move_and_not_the_call(
     updatable: RealEngine, v12_engine: RealEngine, tiny_v12: Path, tmp_path: Path
 ) -> None:
     ids = prompt("five runs, little moved")
     old, claim = published(v12_engine, ids), {"x-everturn-revision": v12_engine.revision}
-    update(updatable, tiny_v12)
+    update(updatable, tiny_v12, seen=False)
+    time.sleep(1.0)
     same = updatable.generate(ids, offer=old, headers=claim)
     assert same.known.loaded is not None
     assert updatable.generate(ids, headers=claim).known.local_tokens == 192

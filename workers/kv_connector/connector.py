@@ -40,7 +40,7 @@ from workers.kv_connector.reports import Reports
 from workers.kv_connector.saving import Saver
 from workers.kv_connector.scheduler import SchedulerSide
 from workers.kv_connector.store_address import open_store
-from workers.kv_connector.watching import WatchClient, WatchServer, address_of
+from workers.kv_connector.watching import WatchPost, WatchReader, path_of
 from workers.kv_connector.weights_watch import WeightsWatch
 from workers.kv_connector.worker import STALLED_AFTER_S, Settled, WorkerSide
 
@@ -67,7 +67,7 @@ class EverturnConnector(KVConnectorBase_V1, SupportsHMA):  # type: ignore[misc]
         self._store = open_store(_setting(extra, "store"))
         self._measurement: Measurement | None = None
         self._worker: WorkerSide | None = None
-        self._watch_server: WatchServer | None = None
+        self._post: WatchPost | None = None
         self._settled = Settled()
         self._idle = False
         if role == KVConnectorRole.SCHEDULER:
@@ -90,9 +90,9 @@ class EverturnConnector(KVConnectorBase_V1, SupportsHMA):  # type: ignore[misc]
 
     @never_raises(lambda self, error, *_: self._unmeasured(error))
     def register_kv_caches(self, kv_caches: dict[str, torch.Tensor]) -> None:
-        watch = WeightsWatch(models_in_memory(self._vllm_config))
         rank = self._vllm_config.parallel_config.rank
-        self._watch_server = WatchServer(address_of(self._boot, rank), watch)
+        post = WatchPost(path_of(self._run_dir, rank), WeightsWatch(models_in_memory(self._vllm_config)))
+        self._post = post
         own, stops = measure(
             self._vllm_config,
             self._kv_cache_config,
@@ -117,8 +117,8 @@ class EverturnConnector(KVConnectorBase_V1, SupportsHMA):  # type: ignore[misc]
         paged = PagedBlocks(own, tensors, kv_caches)
         self._worker = WorkerSide(
             paged,
-            Loader(self._store, paged, watch.look),
-            Saver(self._store, paged, self._boot, watch.look),
+            Loader(self._store, paged, post.look),
+            Saver(self._store, paged, self._boot, post.look),
             stalled_after_s=self._stalled_after_s,
         )
 
@@ -129,7 +129,7 @@ class EverturnConnector(KVConnectorBase_V1, SupportsHMA):  # type: ignore[misc]
             tensors="[]",
             error=text,
             stop_token_ids=(),
-            watched=self._watch_server is not None,
+            watched=self._post is not None,
         )
 
     def get_handshake_metadata(self) -> KVConnectorHandshakeMetadata | None:
@@ -143,7 +143,7 @@ class EverturnConnector(KVConnectorBase_V1, SupportsHMA):  # type: ignore[misc]
         try:
             first = _first_of(ranks)
             if first.watched:
-                self._scheduler.watch(WatchClient(address_of(self._boot, 0)).required().changes)
+                self._scheduler.watch(WatchReader(path_of(self._run_dir, 0)).changes)
             _require_agreement(ranks)
         except InvalidInput as error:
             self._stay_unmeasured(str(error))
@@ -196,7 +196,7 @@ class EverturnConnector(KVConnectorBase_V1, SupportsHMA):  # type: ignore[misc]
 
     @never_raises(lambda *_: StepJobs(Jobs()))
     def build_connector_meta(self, scheduler_output: Any) -> KVConnectorMetadata:
-        return StepJobs(self._scheduler.jobs())
+        return StepJobs(self._scheduler.jobs(), begins=bool(scheduler_output.scheduled_new_reqs))
 
     @never_raises(lambda *_: None)
     def update_connector_output(self, connector_output: Any) -> None:
@@ -217,6 +217,8 @@ class EverturnConnector(KVConnectorBase_V1, SupportsHMA):  # type: ignore[misc]
         step = self._get_connector_metadata()
         if isinstance(step, StepJobs) and self._worker is not None:
             self._worker.start(step.jobs)
+        if isinstance(step, StepJobs) and step.begins and self._post is not None:
+            self._post.glance()
         self._idle = forward_context.attn_metadata is None
 
     def wait_for_layer_load(self, layer_name: str) -> None:
@@ -242,8 +244,8 @@ class EverturnConnector(KVConnectorBase_V1, SupportsHMA):  # type: ignore[misc]
         return None if outcomes is None else StepOutcomes(outcomes)
 
     def shutdown(self) -> None:
-        if self._watch_server is not None:
-            self._watch_server.close()
+        if self._post is not None:
+            self._post.close()
         if self._worker is not None:
             self._worker.shutdown()
 

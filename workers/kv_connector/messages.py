@@ -15,6 +15,8 @@ from workers.kv_connector.jobs import Jobs, Outcomes
 @dataclass(frozen=True, slots=True)
 class StepJobs(KVConnectorMetadata):  # type: ignore[misc]
     jobs: Jobs
+    begins: bool = False
+    """Whether a request begins in this step: then the weights it is computed with are looked at."""
 
 
 @dataclass(frozen=True, slots=True)

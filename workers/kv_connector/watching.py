@@ -1,114 +1,98 @@
-"""How the scheduler side asks after the weights, which lie in another process: a socket that only processes of its user get an answer from."""
+"""How the scheduler side learns of weights that changed: from a small mapped file, since they lie in another process, and asking costs too much.
+
+A question would wait for that process's interpreter, which spins between steps: several milliseconds for every request.
+"""
 
 import logging
-import os
-import socket
+import mmap
 import struct
 import time
-from threading import Thread
-from typing import Self
+from collections.abc import Callable
+from pathlib import Path
+from threading import Event, Thread
 
-from service.domain.artifact import BootId
 from service.domain.errors import InvalidInput
 from workers.kv_connector.weights_watch import WeightsWatch
 
 logger = logging.getLogger("vllm.everturn")
 
-QUESTION = b"?"
-ANSWER = struct.Struct("<Qd")
-"""How many changes, and for how many seconds that serves."""
-PATIENCE_S = 2.0
-PEER = struct.Struct("3i")
+POST = struct.Struct("<Qd")
+"""How many changes, and when last looked, by the machine's monotonic clock."""
+
+EVERY_S = 0.1
+POLL_SHARE = 0.02
+"""Of the time at most, where a look takes long."""
+
+STALE_S = 30.0
+"""Whoever has not looked for so long does not look any more."""
 
 
-def address_of(boot: BootId, rank: int) -> str:
-    """Of Linux's abstract kind: it goes with its process, and is no file."""
-    return f"\0everturn-{boot}-{rank}"
+def path_of(run_dir: Path, rank: int) -> Path:
+    return run_dir / f"weights.{rank}"
 
 
-class WatchServer:
-    """On the worker side."""
+class WatchPost:
+    """On the worker side: looks ten times a second, and whenever it is told to. Safe to use from many threads."""
 
-    def __init__(self, address: str, watch: WeightsWatch) -> None:
+    def __init__(self, path: Path, watch: WeightsWatch) -> None:
         self._watch = watch
-        self._listening = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        self._listening.bind(address)
-        self._listening.listen()
-        Thread(target=self._serve, name="everturn-watch", daemon=True).start()
+        # A new file each time: a reader of a boot before must not take this one's word.
+        path.unlink(missing_ok=True)
+        path.write_bytes(POST.pack(0, time.monotonic()))
+        with path.open("r+b") as file:
+            self._file = mmap.mmap(file.fileno(), POST.size)
+        self._broken = 0
+        self._closed = Event()
+        self._thread = Thread(target=self._keep_looking, name="everturn-watch", daemon=True)
+        self._thread.start()
+
+    def look(self) -> int:
+        """How often the weights were changed. That they cannot be looked at counts as a change."""
+        return self._posted(self._watch.look)
+
+    def glance(self) -> int:
+        """As `look`, for whoever comes often."""
+        return self._posted(self._watch.glance)
 
     def close(self) -> None:
-        self._listening.shutdown(socket.SHUT_RDWR)
-        self._listening.close()
+        self._closed.set()
+        self._thread.join()
 
-    def _serve(self) -> None:
-        while True:
-            try:
-                asking, _ = self._listening.accept()
-            except OSError:  # closed
-                return
-            if _user_of(asking) == os.geteuid():
-                Thread(target=self._answer, args=[asking], name="everturn-watch", daemon=True).start()
-            else:
-                asking.close()
-
-    def _answer(self, asking: socket.socket) -> None:
-        with asking:
-            try:
-                while asking.recv(len(QUESTION)):
-                    asking.send(ANSWER.pack(*self._watch.glance()))
-            except Exception:  # whoever asked finds the connection closed, and takes that for no answer
-                logger.exception("Everturn cannot look at its weights")
-
-
-class WatchClient:
-    """On the scheduler side, and of its one thread."""
-
-    def __init__(self, address: str) -> None:
-        self._address = address
-        self._connection: socket.socket | None = None
-        self._changes = 0
-        self._serves_until = 0.0
-
-    def required(self) -> Self:
-        """Raises: InvalidInput, where nobody answers."""
+    def _posted(self, look: Callable[[], int]) -> int:
         try:
-            self.changes()
-        except OSError as error:
+            changes = look()
+        except Exception:
+            logger.exception("Everturn cannot look at its weights")
+            self._broken += 1
+            changes = self._watch.changes
+        POST.pack_into(self._file, 0, changes + self._broken, time.monotonic())
+        return changes + self._broken
+
+    def _keep_looking(self) -> None:
+        pause_s = EVERY_S
+        while not self._closed.wait(pause_s):
+            began = time.monotonic()
+            self.look()
+            pause_s = max(EVERY_S, (time.monotonic() - began) / POLL_SHARE)
+
+
+class WatchReader:
+    """On the scheduler side."""
+
+    def __init__(self, path: Path) -> None:
+        """Raises: InvalidInput, where no worker writes there."""
+        try:
+            with path.open("rb") as file:
+                self._file = mmap.mmap(file.fileno(), POST.size, access=mmap.ACCESS_READ)
+        except (OSError, ValueError) as error:
             raise InvalidInput(
-                f"The worker cannot be asked after its weights ({error}): rank 0 must run on the machine of the engine's core.",
+                f"Nobody looks at the weights ({error}): rank 0 must run on the machine of the engine's core.",
                 "weights",
             ) from error
-        return self
 
     def changes(self) -> int:
-        """How often the weights were found changed in place. Raises: OSError."""
-        if time.monotonic() >= self._serves_until:
-            try:
-                self._ask()
-            except OSError:
-                self._disconnect()
-                raise
-        return self._changes
-
-    def _ask(self) -> None:
-        if self._connection is None:
-            self._connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-            self._connection.settimeout(PATIENCE_S)
-            self._connection.connect(self._address)
-        asked_at = time.monotonic()
-        self._connection.send(QUESTION)
-        answer = self._connection.recv(ANSWER.size)
-        if len(answer) != ANSWER.size:
-            raise ConnectionResetError("the worker cannot look at its weights")
-        self._changes, serves_s = ANSWER.unpack(answer)
-        self._serves_until = asked_at + serves_s
-
-    def _disconnect(self) -> None:
-        if self._connection is not None:
-            self._connection.close()
-            self._connection = None
-
-
-def _user_of(asking: socket.socket) -> int:
-    peer = asking.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, PEER.size)
-    return int(PEER.unpack(peer)[1])
+        """Raises: OSError, where nobody has looked for long."""
+        changes, looked_at = POST.unpack_from(self._file)
+        if time.monotonic() > looked_at + STALE_S:
+            raise TimeoutError("the worker looks at its weights no more")
+        return int(changes)

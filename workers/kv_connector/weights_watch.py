@@ -21,7 +21,7 @@ RUN_BYTES = 64
 """Of each parameter: as many places from its first byte to its last, and so many bytes at each, which is a line of a CPU's cache."""
 
 GLANCE_SHARE = 0.05
-"""Of the time at most, however many requests arrive. A look thus serves for twenty times what it took: less than it takes to
+"""Of the time at most, however many requests begin. A look thus serves for twenty times what it took: less than it takes to
 rewrite the parameters, of which it read a small part."""
 
 
@@ -44,14 +44,17 @@ class WeightsWatch:
             self._look()
             return self._changes
 
-    def glance(self) -> tuple[int, float]:
-        """As `look`, and for how many more seconds the answer serves whoever comes often."""
+    def glance(self) -> int:
+        """As `look`, for whoever comes often: what was seen a moment ago serves again."""
         with self._lock:
-            serves_until = self._looked_at + self._took_s / GLANCE_SHARE
-            if time.monotonic() >= serves_until:
+            if time.monotonic() >= self._looked_at + self._took_s / GLANCE_SHARE:
                 self._look()
-                serves_until = self._looked_at + self._took_s / GLANCE_SHARE
-            return self._changes, max(serves_until - time.monotonic(), 0.0)
+            return self._changes
+
+    @property
+    def changes(self) -> int:
+        """As last seen."""
+        return self._changes
 
     def _look(self) -> None:
         before, self._sample = self._sample, self._take()

@@ -1,117 +1,124 @@
-"""The scheduler side asks after weights in another process, and is never left without an answer that it takes for one."""
+"""The scheduler side learns what the worker side sees of its weights, and takes no silence for an answer."""
 
-import secrets
-import socket
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, cast
 
 import pytest
 
-from service.domain.artifact import BootId
 from service.domain.errors import InvalidInput
 from workers.kv_connector import watching
-from workers.kv_connector.watching import WatchClient, WatchServer, address_of
+from workers.kv_connector.watching import WatchPost, WatchReader, path_of
+
+DEADLINE_S = 30.0
 
 
 @dataclass
 class FakeWatch:
     changes: int = 0
-    serves_s: float = 0.0
-    asked: int = 0
+    looks: int = 0
     trouble: Exception | None = None
-    delay_s: float = 0.0
 
-    def glance(self) -> tuple[int, float]:
-        self.asked += 1
-        time.sleep(self.delay_s)
+    def look(self) -> int:
+        self.looks += 1
         if self.trouble is not None:
             raise self.trouble
-        return self.changes, self.serves_s
+        return self.changes
 
-
-@dataclass
-class Pair:
-    watch: FakeWatch = field(default_factory=FakeWatch)
-    address: str = field(default_factory=lambda: address_of(BootId(secrets.token_hex(8)), 0))
-    server: WatchServer = field(init=False)
-    client: WatchClient = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.server = WatchServer(self.address, cast("Any", self.watch))
-        self.client = WatchClient(self.address)
+    glance = look
 
 
 @pytest.fixture
-def pair() -> Iterator[Pair]:
-    pair = Pair()
-    yield pair
-    pair.client._disconnect()
-    pair.server.close()
+def watch() -> FakeWatch:
+    return FakeWatch()
 
 
-def test_it_is_told_how_often_they_changed(pair: Pair) -> None:
-    assert [pair.client.changes() for _ in range(3)] == [0, 0, 0]
-    pair.watch.changes = 2
-    assert pair.client.changes() == 2
-    assert pair.watch.asked == 4
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return path_of(tmp_path, 0)
 
 
-def test_it_does_not_ask_again_while_the_last_answer_serves(
-    pair: Pair, monkeypatch: pytest.MonkeyPatch
+@pytest.fixture
+def post(watch: FakeWatch, path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[WatchPost]:
+    """It looks only when it is told to, or it would look between a test's lines."""
+    monkeypatch.setattr(watching, "EVERY_S", 3600.0)
+    post = WatchPost(path, cast("Any", watch))
+    yield post
+    post.close()
+
+
+@pytest.mark.parametrize("look", ["look", "glance"])
+def test_what_the_worker_side_sees_the_scheduler_side_reads(
+    watch: FakeWatch, post: WatchPost, path: Path, look: str
 ) -> None:
-    pair.watch.serves_s = 60.0
-    assert [pair.client.changes() for _ in range(3)] == [0, 0, 0]
-    assert pair.watch.asked == 1
-    pair.watch.changes = 1
-    later = time.monotonic() + 61
-    monkeypatch.setattr(time, "monotonic", lambda: later)
-    assert pair.client.changes() == 1
+    reader = WatchReader(path)
+    assert reader.changes() == 0
+    watch.changes = 2
+    assert reader.changes() == 0, "nobody has looked"
+    assert getattr(post, look)() == 2
+    assert reader.changes() == 2
 
 
-def test_weights_that_cannot_be_looked_at_are_not_taken_for_unchanged(pair: Pair) -> None:
-    pair.client.changes()
-    pair.watch.trouble = RuntimeError("CUDA error")
-    for _ in range(2):
-        with pytest.raises(OSError, match="cannot look at its weights"):
-            pair.client.changes()
-    pair.watch.trouble = None
-    assert pair.client.changes() == 0, "and once they can, it goes on"
-
-
-def test_a_worker_that_does_not_answer_is_not_waited_for_long(
-    pair: Pair, monkeypatch: pytest.MonkeyPatch
+def test_it_looks_by_itself_again_and_again(
+    watch: FakeWatch, path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(watching, "PATIENCE_S", 0.1)
-    pair.watch.delay_s = 1.0
-    with pytest.raises(TimeoutError):
-        pair.client.changes()
-    pair.watch.delay_s, pair.watch.changes = 0.0, 7
-    assert pair.client.changes() == 7, "never the late answer to another question"
+    monkeypatch.setattr(watching, "EVERY_S", 0.01)
+    post = WatchPost(path, cast("Any", watch))
+    reader, deadline = WatchReader(path), time.monotonic() + DEADLINE_S
+    for changes in (1, 2):
+        watch.changes = changes
+        while reader.changes() != changes:
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+    post.close()
+    looks = watch.looks
+    time.sleep(0.1)
+    assert watch.looks == looks, "and no more, once it is closed"
 
 
-def test_without_a_worker_there_is_no_answer(pair: Pair) -> None:
-    nobody = WatchClient(address_of(BootId("boot_nobody"), 0))
-    with pytest.raises(ConnectionRefusedError):
-        nobody.changes()
+def test_weights_that_cannot_be_looked_at_are_taken_for_changed(
+    watch: FakeWatch, post: WatchPost, path: Path
+) -> None:
+    watch.trouble = RuntimeError("CUDA error")
+    assert post.look() == 1
+    assert WatchReader(path).changes() == 1
+    watch.trouble = None
+    assert post.look() == 1, "what happened meanwhile nobody knows"
+
+
+def test_who_has_not_looked_for_long_is_not_believed(
+    watch: FakeWatch, post: WatchPost, path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reader = WatchReader(path)
+    post.look()
+    later = time.monotonic() + watching.STALE_S + 1
+    with monkeypatch.context() as clock:
+        clock.setattr(time, "monotonic", lambda: later)
+        with pytest.raises(TimeoutError, match="no more"):
+            reader.changes()
+        post.look()
+        assert reader.changes() == 0
+    assert watch.looks == 2
+
+
+@pytest.mark.parametrize("content", [None, b"", b"short"])
+def test_where_no_worker_writes_the_weights_are_not_watched(path: Path, content: bytes | None) -> None:
+    if content is not None:
+        path.write_bytes(content)
     with pytest.raises(InvalidInput, match="rank 0 must run on the machine"):
-        nobody.required()
-    assert pair.watch.asked == 0
-    assert pair.client.required() is pair.client
-    assert pair.watch.asked == 1
+        WatchReader(path)
 
 
-def test_other_users_of_the_machine_get_no_answer(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(watching, "_user_of", lambda _: -1)
-    with pytest.raises(OSError, match=r"cannot look|reset|Broken"):
-        pair.client.changes()
-    assert pair.watch.asked == 0
+def test_a_boot_before_is_not_asked(watch: FakeWatch, post: WatchPost, path: Path) -> None:
+    before = WatchReader(path)
+    watch.changes = 7
+    another = WatchPost(path, cast("Any", FakeWatch()))
+    post.look()
+    assert (before.changes(), WatchReader(path).changes()) == (7, 0)
+    another.close()
 
 
-def test_each_boot_and_rank_has_an_address_of_its_own() -> None:
-    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as taken:
-        taken.bind(address_of(BootId("boot_a"), 0))
-        for boot, rank in (("boot_a", 1), ("boot_b", 0)):
-            with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as other:
-                other.bind(address_of(BootId(boot), rank))
+def test_each_rank_has_a_file_of_its_own(tmp_path: Path) -> None:
+    assert path_of(tmp_path, 0) != path_of(tmp_path, 1)
