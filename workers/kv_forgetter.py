@@ -67,7 +67,8 @@ def forgetting(settings: Settings, address: str) -> Iterator[Callable[[], None]]
         try:
             forgotten = forget_erased(database, full_address(address))
         except SQLAlchemyError as error:
-            log.warning("what was erased has to wait for the database: %s", error)
+            why = str(getattr(error, "orig", error)).partition("\n")[0]
+            log.warning("KV of what was erased has to wait for the database: %s", why)
             return
         if forgotten.artifacts or forgotten.blocks:
             log.info(
