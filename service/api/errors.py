@@ -6,7 +6,7 @@ from logging import getLogger
 from typing import Any
 
 from fastapi.exceptions import RequestValidationError
-from sqlalchemy.exc import DataError, InterfaceError, OperationalError
+from sqlalchemy.exc import DataError, InterfaceError, InternalError, OperationalError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
@@ -52,6 +52,8 @@ TABLE: tuple[tuple[type[Exception], Shape], ...] = (
     (DataError, Shape(status=400, code="invalid_value")),
     (OperationalError, Shape(status=503, type="server_error", code="storage_unavailable")),
     (InterfaceError, Shape(status=503, type="server_error", code="storage_unavailable")),
+    # The server ended the transaction: it was idle, or open, for too long while this process stood still.
+    (InternalError, Shape(status=503, type="server_error", code="storage_unavailable")),
     (PoolTimeout, Shape(status=503, type="server_error", code="storage_unavailable")),
 )
 """The first that fits; anything else is ours, and 500."""

@@ -21,6 +21,8 @@ from tests.chaos.rig import Rig, rig
 
 SIZE = "size=180m,mode=711"
 SOME_WAL = 100_000
+PAGE_BYTES = 4096
+"""What a full disk may still take of a log: the rest of its last page."""
 
 
 @pytest.fixture(scope="module")
@@ -110,7 +112,9 @@ def test_a_full_disk_is_a_clear_refusal_and_a_freed_one_needs_no_restart(
     exchanges = [answered(client, next(waiting))]
     before = (running.server.child.pid, running.api.pid if running.api else None)
     filler = fill(small_disk)
+    written = running.log.stat().st_size
     refused, answer, taken = refused_until_full(running, waiting)
+    assert running.log.stat().st_size - written < PAGE_BYTES
     assert answer.status_code == 503
     assert answer.json()["error"]["code"] == "storage_unavailable"
     assert answer.headers["retry-after"] == "1"

@@ -15,10 +15,12 @@ import httpx
 import psycopg
 import pytest
 from openai import OpenAI
+from psycopg.errors import IdleInTransactionSessionTimeout, TransactionTimeout
 from sqlalchemy import text
-from sqlalchemy.exc import OperationalError
+from sqlalchemy.exc import InternalError, OperationalError
 
 from service.api.database import ALL_TENANTS, LONGEST_TRANSACTION_S, Database
+from service.api.errors import error_response
 from service.api.operations import DATABASE_PATIENCE_S
 from service.store.connection import (
     CONNECT_TIMEOUT_S,
@@ -167,6 +169,13 @@ def test_a_client_that_hangs_with_a_lock_is_ended_and_the_next_is_answered(
             holder.kill()
     assert told.outcome is Outcome.ANSWERED
     assert took_s < LOCK_TIMEOUT_S + SLACK_S
+
+
+@pytest.mark.parametrize("ended", [IdleInTransactionSessionTimeout(), TransactionTimeout()])
+def test_a_transaction_that_the_server_ended_may_be_tried_again(ended: psycopg.Error) -> None:
+    """As a process finds it that stood still in the middle of one."""
+    answer = error_response(InternalError("SELECT 1", {}, ended))
+    assert (answer.status_code, answer.headers["retry-after"]) == (503, "1")
 
 
 @contextmanager
