@@ -35,7 +35,7 @@ bench-kv: setup-dev ## What stored KV gains and what the guard costs, on real vL
 	@test -d .everturn/checkpoints/v12 || $(PY) -m demo.checkpoints --root .everturn/checkpoints >/dev/null
 	@$(PY) -m bench.kv
 
-bench-store: setup-dev ## The store against bare psycopg, its growth, and the audit over a million events; the last line is JSON
+bench-store: setup-dev ## The store against bare psycopg and its peers, its growth, and the audit over a million events; the last line is JSON
 	@$(PY) -m bench.store
 
 bench-partitions: setup-dev ## Events in one table and in hash partitions, side by side; the last line is JSON

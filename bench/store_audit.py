@@ -4,17 +4,25 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+import psycopg
+from psycopg import sql
 from sqlalchemy import Connection, text
 
 from bench.store_history import FILL_STEPS
 from service.store.connection import AUDITOR_ROLE, make_engine
+from service.store.migrate import upgrade
 from stack.postgres import EmbeddedPostgres
 from tests.audit.document import questions
 
+DATABASE = "audited"
 EVENTS_PER_TURN = 7
 
 
 def audit_figures(server: EmbeddedPostgres, events: int) -> dict[str, float]:
+    """In a database of its own: what the other figures left behind has no part in the log that is asked about."""
+    with psycopg.connect(server.dsn("postgres"), autocommit=True) as connection:
+        connection.execute(sql.SQL("CREATE DATABASE {}").format(sql.Identifier(DATABASE)))
+    upgrade(server.url(DATABASE))
     with connected(server, None) as conn:
         for step in FILL_STEPS:
             conn.execute(text(step), {"turns": events // EVENTS_PER_TURN})
@@ -31,7 +39,7 @@ def audit_figures(server: EmbeddedPostgres, events: int) -> dict[str, float]:
 
 @contextmanager
 def connected(server: EmbeddedPostgres, role: str | None) -> Iterator[Connection]:
-    engine = make_engine(server.url(), application_name="bench-audit", role=role)
+    engine = make_engine(server.url(DATABASE), application_name="bench-audit", role=role)
     with engine.connect() as conn:
         conn.execution_options(isolation_level="AUTOCOMMIT")
         conn.execute(text("SET statement_timeout = 0"))

@@ -29,7 +29,7 @@ PACKAGES = ("eventsourcing[postgres]==9.5.6", "langgraph==1.2.24", "langgraph-ch
 WRITERS = (1, 16)
 WAYS = ("eventsourcing", "langgraph", "langgraph_delta")
 GRAPHS = WAYS[1:]
-PER_CONVERSATION, LONG, CONVERSATIONS = 20, 200, 3
+PER_CONVERSATION, LONG, CONVERSATIONS = 20, 200, 2
 LANGGRAPH_BYTES = """
     SELECT sum(pg_total_relation_size(name)) FROM unnest(ARRAY['checkpoints', 'checkpoint_blobs', 'checkpoint_writes']) AS name
 """

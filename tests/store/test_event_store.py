@@ -239,3 +239,22 @@ def test_readers_of_the_whole_log_have_the_transaction_to_order_by(engine: Engin
         (p1, t1), (p2, t2), (p3, t3) = conn.execute(order)
     assert p1 < p2 < p3
     assert t1 == t2 < t3
+
+
+def test_more_events_than_a_statement_takes_are_one_append(conn: Connection) -> None:
+    told = [created(), *(said(f"{number}", f"msg_{number}") for number in range(2 * event_store.AT_ONCE))]
+    assert append(conn, *told) == len(told)
+    assert event_store.read(conn, tenant=ACME, stream=CHAT) == told
+    assert (
+        conn.execute(text("SELECT count(*) FROM audit.chain_breaks WHERE tenant_id = 'acme'")).scalar_one()
+        == 0
+    )
+
+
+def test_of_a_long_append_at_the_wrong_version_nothing_is_written(conn: Connection) -> None:
+    append(conn, created())
+    with pytest.raises(VersionConflict, match=r"at version 1, where 'conversation\.created'"):
+        append(
+            conn, *(said(f"{number}", f"msg_{number}") for number in range(2 * event_store.AT_ONCE)), after=2
+        )
+    assert len(event_store.read(conn, tenant=ACME, stream=CHAT)) == 1
