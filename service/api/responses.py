@@ -14,7 +14,7 @@ from service.api.attempt import carried_window
 from service.api.body import read_object
 from service.api.channel import TurnChannel
 from service.api.conversations import if_match
-from service.api.errors import failed_turn_response
+from service.api.errors import RETRY_SOON, failed_turn_response
 from service.api.response_object import is_cancelled, response_object
 from service.api.schemas import ResponseBody, parse_count_body, parse_input, parse_response_body, request_hash
 from service.api.sse import turn_events
@@ -101,7 +101,11 @@ async def _answer(service: Service, tenant: Tenant, turn: TurnId, channel: TurnC
             return failed_turn_response(stored.turn.failed.code, stored.turn.failed.message, turn)
         case _:
             code, message = view.failure or ("internal_error", "The turn ended without a result.")
-            return failed_turn_response(code, message, turn)
+            answer = failed_turn_response(code, message, turn)
+            if code == "storage_unavailable":
+                # Not even that could be recorded: how the turn ends is told to whoever sends the request again.
+                answer.headers.update(RETRY_SOON)
+            return answer
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -52,7 +52,7 @@ def send(client: OpenAI, ask: Ask) -> Told:
         return _streamed(client, ask) if ask.streamed else _waited(client, ask)
     except openai.APIStatusError as error:
         body = error.body if isinstance(error.body, dict) else {}
-        if "response_id" in body:
+        if "response_id" in body and error.response.headers.get("x-should-retry") != "true":
             return Told(outcome=Outcome.FAILED, response=body["response_id"], text=str(body["code"]))
         return Told(outcome=Outcome.UNKNOWN, text=f"{error.status_code} {body.get('code')}")
     except (openai.APIError, httpx2.TransportError) as error:

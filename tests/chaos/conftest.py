@@ -9,7 +9,7 @@ import pytest
 from openai import OpenAI
 
 from tests.chaos.client import connect
-from tests.chaos.rig import Rig, rig
+from tests.chaos.rig import PATIENT, Rig, rig
 
 
 @pytest.fixture(scope="package")
@@ -22,7 +22,7 @@ def chaos_folder() -> Iterator[Path]:
 
 @pytest.fixture(scope="package")
 def running(chaos_folder: Path) -> Iterator[Rig]:
-    with rig(chaos_folder) as made:
+    with rig(chaos_folder, **PATIENT) as made:
         yield made
 
 

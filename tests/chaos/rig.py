@@ -39,6 +39,8 @@ TENANT = TenantId("acme")
 API = "everturn-api"
 WORKER = "everturn-worker-"
 TURN_LEASE_S = 2.0
+PATIENT = {"EVERTURN_TURN_LEASE_S": "5"}
+"""For tests, which share their machine: a process that is kept waiting must not look like one that has died."""
 START_S = 60.0
 DEATH_S = 20.0
 SWEEP_EVERY_S = 0.1
@@ -208,11 +210,11 @@ def rig(folder: Path, **environment: str) -> Iterator[Rig]:
 
 
 @contextmanager
-def rebuilding_rig(folder: Path) -> Iterator[Rig]:
+def rebuilding_rig(folder: Path, **environment: str) -> Iterator[Rig]:
     """With a real worker, whose connections go over the proxy as well, and a broker."""
     with EmbeddedValkey(folder / "valkey") as broker:
         told = {"EVERTURN_BROKER_URL": broker.url(), "EVERTURN_REBUILD_MIN_TOKENS": "8"}
-        with rig(folder, **told) as made:
+        with rig(folder, **told, **environment) as made:
             worker = CeleryWorker(
                 database_url=made.environment["EVERTURN_DATABASE_URL"],
                 broker_url=broker.url(),

@@ -17,7 +17,7 @@ from openai import OpenAI
 from tests.api.stack import eventually
 from tests.chaos.checks import Exchange, broken_chains, violations
 from tests.chaos.client import Ask, Outcome, Told, send, settle
-from tests.chaos.rig import Rig, rig
+from tests.chaos.rig import PATIENT, Rig, rig
 
 SIZE = "size=180m,mode=711"
 SOME_WAL = 100_000
@@ -40,7 +40,7 @@ def small_disk() -> Iterator[Path]:
 @pytest.fixture(scope="module")
 def running(small_disk: Path) -> Iterator[Rig]:
     """Each test leaves it as well as it found it."""
-    with rig(small_disk) as made:
+    with rig(small_disk, **PATIENT) as made:
         yield made
 
 

@@ -8,7 +8,7 @@ from openai import OpenAI
 
 from tests.chaos.client import connect
 from tests.chaos.faults import Kind
-from tests.chaos.rig import Rig, rebuilding_rig
+from tests.chaos.rig import PATIENT, Rig, rebuilding_rig
 from tests.chaos.sweep import a_rebuild, break_once
 from tests.chaos.wire import Message, Moment
 
@@ -19,7 +19,7 @@ CLAIMED, RECORDED = "UPDATE rebuilds SET state", "INSERT INTO artifacts"
 def rebuilding(chaos_folder: Path) -> Iterator[Rig]:
     folder = chaos_folder / "rebuilds"
     folder.mkdir(mode=0o711)
-    with rebuilding_rig(folder) as made:
+    with rebuilding_rig(folder, **PATIENT) as made:
         yield made
 
 
