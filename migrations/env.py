@@ -8,9 +8,13 @@ from sqlalchemy import Connection, text
 
 from service.store.connection import make_engine
 from service.store.migrate import LOCK_KEY, VERSION_TABLE
+from service.store.rollout_tables import rollouts
 from service.store.tenant_tables import tenants
 
 OWNER = "SET ROLE everturn_owner"
+# One, which every file of tables adds to.
+[METADATA] = {tenants.metadata, rollouts.metadata}
+
 ROLES = Path(__file__).with_name("roles.sql")
 
 # A migration that cannot get its lock soon would have every query queue up behind it. The service's own give up after 5 s:
@@ -27,7 +31,7 @@ def migrate(connection: Connection) -> None:
     connection.commit()
     context.configure(
         connection=connection,
-        target_metadata=tenants.metadata,
+        target_metadata=METADATA,
         version_table=VERSION_TABLE,
         transaction_per_migration=True,
     )
@@ -38,7 +42,7 @@ def migrate(connection: Connection) -> None:
 def print_sql() -> None:
     context.configure(
         dialect_name="postgresql",
-        target_metadata=tenants.metadata,
+        target_metadata=METADATA,
         version_table=VERSION_TABLE,
         transaction_per_migration=True,
         literal_binds=True,

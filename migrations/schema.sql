@@ -532,7 +532,9 @@ CREATE VIEW audit.decisions AS
     (started.payload ->> 'alias'::text) AS alias,
     (moved.payload ->> 'revision'::text) AS alias_revision,
     (moved.payload ->> 'by'::text) AS alias_moved_by,
-    moved.occurred_at AS alias_moved_at
+    moved.occurred_at AS alias_moved_at,
+    (pinned.payload ->> 'rollout'::text) AS rollout_id,
+    ((pinned.payload ->> 'rollout_step'::text))::bigint AS rollout_step
    FROM ((public.events pinned
      LEFT JOIN public.events started ON (((started.type = 'turn.started'::text) AND (started.tenant_id = pinned.tenant_id) AND ((started.payload ->> 'turn'::text) = (pinned.payload ->> 'turn'::text)))))
      LEFT JOIN LATERAL ( SELECT move.payload,
@@ -761,6 +763,7 @@ CREATE TABLE public.rebuilds (
     created_at timestamp with time zone DEFAULT clock_timestamp() NOT NULL,
     started_at timestamp with time zone,
     finished_at timestamp with time zone,
+    rollout_id text,
     CONSTRAINT ck_rebuilds_done CHECK (((state <> 'done'::text) OR ((artifact_id IS NOT NULL) AND (engine_boot IS NOT NULL)))),
     CONSTRAINT ck_rebuilds_failed CHECK (((state <> 'failed'::text) OR (reason IS NOT NULL))),
     CONSTRAINT ck_rebuilds_fence CHECK (((attempt > 0) AND (fence >= 0))),
@@ -895,6 +898,58 @@ CREATE VIEW audit.revisions AS
 
 
 ALTER VIEW audit.revisions OWNER TO everturn_owner;
+
+--
+-- Name: rollout_turns; Type: VIEW; Schema: audit; Owner: everturn_owner
+--
+
+CREATE VIEW audit.rollout_turns AS
+ SELECT pinned."position",
+    (pinned.payload ->> 'rollout'::text) AS rollout_id,
+    ((pinned.payload ->> 'rollout_step'::text))::bigint AS step,
+    pinned.tenant_id,
+    pinned.stream AS conversation_id,
+    (pinned.payload ->> 'turn'::text) AS turn_id,
+    ((pinned.payload ->> 'attempt'::text))::bigint AS attempt,
+    (pinned.payload ->> 'plan'::text) AS plan,
+    (pinned.payload ->> 'revision'::text) AS revision,
+        CASE (pinned.payload ->> 'revision'::text)
+            WHEN (started.payload ->> 'source'::text) THEN 'source'::text
+            WHEN (started.payload ->> 'target'::text) THEN 'target'::text
+            ELSE 'neither'::text
+        END AS side,
+    pinned.occurred_at AS decided_at
+   FROM (public.events pinned
+     JOIN public.events started ON (((started.tenant_id = 'fleet'::text) AND (started.stream = ('rollout/'::text || (pinned.payload ->> 'rollout'::text))) AND (started.stream_version = 1))))
+  WHERE ((pinned.type = 'turn.pinned'::text) AND ((pinned.payload ->> 'rollout'::text) IS NOT NULL));
+
+
+ALTER VIEW audit.rollout_turns OWNER TO everturn_owner;
+
+--
+-- Name: rollouts; Type: VIEW; Schema: audit; Owner: everturn_owner
+--
+
+CREATE VIEW audit.rollouts AS
+ SELECT moved."position",
+    (moved.payload ->> 'rollout'::text) AS rollout_id,
+    (started.payload ->> 'alias'::text) AS alias,
+    (started.payload ->> 'source'::text) AS source,
+    (started.payload ->> 'target'::text) AS target,
+    (started.payload ->> 'back_of'::text) AS back_of,
+    replace(moved.type, 'rollout.'::text, ''::text) AS moved,
+    (moved.payload ->> 'state'::text) AS state,
+    ((moved.payload ->> 'step'::text))::bigint AS step,
+    ((moved.payload ->> 'percent'::text))::bigint AS percent,
+    (moved.payload ->> 'by'::text) AS moved_by,
+    (moved.payload ->> 'reason'::text) AS reason,
+    moved.occurred_at AS moved_at
+   FROM (public.events moved
+     JOIN public.events started ON (((started.tenant_id = moved.tenant_id) AND (started.stream = moved.stream) AND (started.stream_version = 1))))
+  WHERE ((moved.tenant_id = 'fleet'::text) AND (moved.type = ANY (ARRAY['rollout.started'::text, 'rollout.stepped'::text, 'rollout.paused'::text, 'rollout.resumed'::text, 'rollout.aborted'::text, 'rollout.rolled_back'::text, 'rollout.done'::text])));
+
+
+ALTER VIEW audit.rollouts OWNER TO everturn_owner;
 
 --
 -- Name: artifacts; Type: TABLE; Schema: public; Owner: everturn_owner
@@ -1211,6 +1266,57 @@ CREATE TABLE public.everturn_schema (
 ALTER TABLE public.everturn_schema OWNER TO everturn_owner;
 
 --
+-- Name: rollout_warmups; Type: TABLE; Schema: public; Owner: everturn_owner
+--
+
+CREATE TABLE public.rollout_warmups (
+    rollout_id text NOT NULL,
+    place bigint NOT NULL,
+    tenant_id text NOT NULL,
+    conversation_id text NOT NULL,
+    tokens bigint DEFAULT 0 NOT NULL,
+    rebuild_id text,
+    skipped text,
+    CONSTRAINT ck_rollout_warmups_outcome CHECK (((rebuild_id IS NULL) OR (skipped IS NULL))),
+    CONSTRAINT ck_rollout_warmups_tokens CHECK ((tokens >= 0))
+);
+
+ALTER TABLE ONLY public.rollout_warmups FORCE ROW LEVEL SECURITY;
+
+
+ALTER TABLE public.rollout_warmups OWNER TO everturn_owner;
+
+--
+-- Name: rollouts; Type: TABLE; Schema: public; Owner: everturn_owner
+--
+
+CREATE TABLE public.rollouts (
+    rollout_id text NOT NULL,
+    alias text NOT NULL,
+    source text NOT NULL,
+    target text NOT NULL,
+    state text NOT NULL,
+    step bigint NOT NULL,
+    percent bigint NOT NULL,
+    version bigint NOT NULL,
+    strategy json NOT NULL,
+    reason text NOT NULL,
+    waiting text,
+    started_at timestamp with time zone NOT NULL,
+    since timestamp with time zone NOT NULL,
+    counted_from bigint NOT NULL,
+    counted_since timestamp with time zone NOT NULL,
+    ended_at timestamp with time zone,
+    CONSTRAINT ck_rollouts_ended CHECK (((state = ANY (ARRAY['planned'::text, 'warming'::text, 'shifting'::text, 'draining'::text, 'paused'::text])) = (ended_at IS NULL))),
+    CONSTRAINT ck_rollouts_numbers CHECK (((step >= 0) AND ((percent >= 0) AND (percent <= 100)) AND (version > 0))),
+    CONSTRAINT ck_rollouts_revisions CHECK ((source <> target)),
+    CONSTRAINT ck_rollouts_state CHECK ((state = ANY (ARRAY['planned'::text, 'warming'::text, 'shifting'::text, 'draining'::text, 'done'::text, 'paused'::text, 'aborted'::text, 'rolled_back'::text])))
+);
+
+
+ALTER TABLE public.rollouts OWNER TO everturn_owner;
+
+--
 -- Name: everturn_schema everturn_schema_pkc; Type: CONSTRAINT; Schema: public; Owner: everturn_owner
 --
 
@@ -1307,6 +1413,22 @@ ALTER TABLE ONLY public.revisions
 
 
 --
+-- Name: rollout_warmups pk_rollout_warmups; Type: CONSTRAINT; Schema: public; Owner: everturn_owner
+--
+
+ALTER TABLE ONLY public.rollout_warmups
+    ADD CONSTRAINT pk_rollout_warmups PRIMARY KEY (rollout_id, place);
+
+
+--
+-- Name: rollouts pk_rollouts; Type: CONSTRAINT; Schema: public; Owner: everturn_owner
+--
+
+ALTER TABLE ONLY public.rollouts
+    ADD CONSTRAINT pk_rollouts PRIMARY KEY (rollout_id);
+
+
+--
 -- Name: tenant_limits pk_tenant_limits; Type: CONSTRAINT; Schema: public; Owner: everturn_owner
 --
 
@@ -1391,6 +1513,13 @@ CREATE INDEX ix_events_exceptional ON public.events USING btree (((payload ->> '
 
 
 --
+-- Name: ix_events_failed_attempts; Type: INDEX; Schema: public; Owner: everturn_owner
+--
+
+CREATE INDEX ix_events_failed_attempts ON public.events USING btree ("position") WHERE (type = 'attempt.failed'::text);
+
+
+--
 -- Name: ix_events_feed; Type: INDEX; Schema: public; Owner: everturn_owner
 --
 
@@ -1419,10 +1548,24 @@ CREATE INDEX ix_events_occurred_at ON public.events USING brin (occurred_at);
 
 
 --
+-- Name: ix_events_of_rollouts; Type: INDEX; Schema: public; Owner: everturn_owner
+--
+
+CREATE INDEX ix_events_of_rollouts ON public.events USING btree (((payload ->> 'rollout'::text)), "position") WHERE ((type = 'turn.pinned'::text) AND ((payload ->> 'rollout'::text) IS NOT NULL));
+
+
+--
 -- Name: ix_events_refused; Type: INDEX; Schema: public; Owner: everturn_owner
 --
 
 CREATE INDEX ix_events_refused ON public.events USING btree ("position") WHERE (type = 'kv.refused'::text);
+
+
+--
+-- Name: ix_events_strict; Type: INDEX; Schema: public; Owner: everturn_owner
+--
+
+CREATE INDEX ix_events_strict ON public.events USING btree (tenant_id, stream) WHERE ((type = 'turn.started'::text) AND ((payload ->> 'on_upgrade'::text) = 'stay_strict'::text));
 
 
 --
@@ -1437,6 +1580,13 @@ CREATE INDEX ix_kv_deletions_conversation ON public.kv_deletions USING btree (te
 --
 
 CREATE INDEX ix_kv_deletions_waiting ON public.kv_deletions USING btree (tries, asked_at) WHERE (done_at IS NULL);
+
+
+--
+-- Name: ix_rebuilds_failed; Type: INDEX; Schema: public; Owner: everturn_owner
+--
+
+CREATE INDEX ix_rebuilds_failed ON public.rebuilds USING btree (revision, finished_at) WHERE (state = 'failed'::text);
 
 
 --
@@ -1472,6 +1622,13 @@ CREATE UNIQUE INDEX uq_events_turn_started ON public.events USING btree (((paylo
 --
 
 CREATE UNIQUE INDEX uq_rebuilds_active ON public.rebuilds USING btree (turn_id, attempt, tenant_id) WHERE (state = ANY (ARRAY['queued'::text, 'running'::text]));
+
+
+--
+-- Name: uq_rollouts_active; Type: INDEX; Schema: public; Owner: everturn_owner
+--
+
+CREATE UNIQUE INDEX uq_rollouts_active ON public.rollouts USING btree (alias) WHERE (state = ANY (ARRAY['planned'::text, 'warming'::text, 'shifting'::text, 'draining'::text, 'paused'::text]));
 
 
 --
@@ -1566,6 +1723,22 @@ ALTER TABLE ONLY public.engines
 
 
 --
+-- Name: rollouts fk_rollouts_source; Type: FK CONSTRAINT; Schema: public; Owner: everturn_owner
+--
+
+ALTER TABLE ONLY public.rollouts
+    ADD CONSTRAINT fk_rollouts_source FOREIGN KEY (source) REFERENCES public.revisions(revision);
+
+
+--
+-- Name: rollouts fk_rollouts_target; Type: FK CONSTRAINT; Schema: public; Owner: everturn_owner
+--
+
+ALTER TABLE ONLY public.rollouts
+    ADD CONSTRAINT fk_rollouts_target FOREIGN KEY (target) REFERENCES public.revisions(revision);
+
+
+--
 -- Name: tenant_limits fk_tenant_limits_tenant_id; Type: FK CONSTRAINT; Schema: public; Owner: everturn_owner
 --
 
@@ -1651,6 +1824,13 @@ CREATE POLICY of_all_tenants ON public.kv_deletions TO everturn_owner, everturn_
 --
 
 CREATE POLICY of_all_tenants ON public.rebuilds TO everturn_owner, everturn_fleet USING (true);
+
+
+--
+-- Name: rollout_warmups of_all_tenants; Type: POLICY; Schema: public; Owner: everturn_owner
+--
+
+CREATE POLICY of_all_tenants ON public.rollout_warmups TO everturn_owner, everturn_fleet USING (true);
 
 
 --
@@ -1756,6 +1936,12 @@ CREATE POLICY of_one_tenant ON public.turns TO everturn_service USING ((tenant_i
 --
 
 ALTER TABLE public.rebuilds ENABLE ROW LEVEL SECURITY;
+
+--
+-- Name: rollout_warmups; Type: ROW SECURITY; Schema: public; Owner: everturn_owner
+--
+
+ALTER TABLE public.rollout_warmups ENABLE ROW LEVEL SECURITY;
 
 --
 -- Name: tenant_limits; Type: ROW SECURITY; Schema: public; Owner: everturn_owner
@@ -2137,6 +2323,22 @@ GRANT SELECT ON TABLE audit.revisions TO everturn_auditor;
 
 
 --
+-- Name: TABLE rollout_turns; Type: ACL; Schema: audit; Owner: everturn_owner
+--
+
+GRANT SELECT ON TABLE audit.rollout_turns TO everturn_fleet;
+GRANT SELECT ON TABLE audit.rollout_turns TO everturn_auditor;
+
+
+--
+-- Name: TABLE rollouts; Type: ACL; Schema: audit; Owner: everturn_owner
+--
+
+GRANT SELECT ON TABLE audit.rollouts TO everturn_fleet;
+GRANT SELECT ON TABLE audit.rollouts TO everturn_auditor;
+
+
+--
 -- Name: TABLE artifacts; Type: ACL; Schema: public; Owner: everturn_owner
 --
 
@@ -2246,6 +2448,21 @@ GRANT SELECT,INSERT,DELETE,UPDATE ON TABLE public.engines TO everturn_service;
 --
 
 GRANT SELECT ON TABLE public.everturn_schema TO everturn_service;
+
+
+--
+-- Name: TABLE rollout_warmups; Type: ACL; Schema: public; Owner: everturn_owner
+--
+
+GRANT SELECT,INSERT,UPDATE ON TABLE public.rollout_warmups TO everturn_fleet;
+
+
+--
+-- Name: TABLE rollouts; Type: ACL; Schema: public; Owner: everturn_owner
+--
+
+GRANT SELECT ON TABLE public.rollouts TO everturn_service;
+GRANT INSERT,UPDATE ON TABLE public.rollouts TO everturn_fleet;
 
 
 --

@@ -8,14 +8,16 @@ from urllib.parse import urlsplit
 
 from sqlalchemy import Connection
 
+from service import shift_flow
 from service.domain.adapter import Adapter, ServedAdapter, effective
 from service.domain.artifact import BootId
-from service.domain.errors import InvalidInput, NotFound, RevisionMismatch
+from service.domain.errors import Conflict, EnginePinned, InvalidInput, NotFound, RevisionMismatch
 from service.domain.events import (
     FLEET,
     AdapterServed,
     AdapterWithdrawn,
     AliasMoved,
+    ConversationId,
     EngineRegistered,
     Event,
     OnUpgrade,
@@ -23,7 +25,7 @@ from service.domain.events import (
 )
 from service.domain.plan import EngineRole, EngineState
 from service.domain.revision import Descriptor, RevisionDigest, differing_fields
-from service.store import adapters, event_store, fleet, keys
+from service.store import adapters, event_store, fleet, keys, rollout_facts, rollouts
 
 ALIAS_FORM = r"[A-Za-z0-9][A-Za-z0-9._:-]{0,63}"
 
@@ -70,13 +72,15 @@ def move_alias(
     on_upgrade: OnUpgrade | KeepPolicy | None,
     by: str,
     now: datetime,
+    force: bool = False,
 ) -> MovedAlias:
-    """Where neither revision nor policy changes, nothing is recorded.
+    """Where neither revision nor policy changes, nothing is recorded. `force` aborts the rollout that the alias is in.
 
     Raises:
         InvalidInput: not a name for an alias.
         NotFound: no such revision is registered.
         VersionConflict: someone else moved it meanwhile.
+        Conflict: it is in a rollout.
     """
     if not fullmatch(ALIAS_FORM, alias):
         raise InvalidInput(
@@ -85,6 +89,7 @@ def move_alias(
         )
     if fleet.find_descriptor(conn, revision) is None:
         raise NotFound("revision", revision, "revision")
+    _leave_rollout(conn, alias, revision, by=by, now=now, force=force)
     stream = f"alias/{alias}"
     version = len(event_store.read(conn, tenant=FLEET, stream=stream))
     known = fleet.find_alias(conn, alias)
@@ -98,6 +103,21 @@ def move_alias(
         )
     fleet.set_alias(conn, alias, revision, policy)
     return MovedAlias(name=alias, revision=revision, previous=previous, on_upgrade=policy)
+
+
+def _leave_rollout(
+    conn: Connection, alias: str, revision: RevisionDigest, *, by: str, now: datetime, force: bool
+) -> None:
+    rollout = rollouts.find_active(conn, alias)
+    known = fleet.find_alias(conn, alias)
+    if rollout is None or (known is not None and known.revision == revision):
+        return
+    if not force:
+        raise Conflict(
+            f"Alias '{alias}' is in rollout {rollout}: wait for its end, roll it back or abort it, "
+            "or move the alias with force=true, which aborts it."
+        )
+    shift_flow.abort(conn, rollout, by=by, reason=f"the alias was moved to {revision} by force", now=now)
 
 
 def register_engine(
@@ -191,16 +211,39 @@ def renew_engine(conn: Connection, boot: BootId, *, lease_s: float) -> adapters.
     return adapters.held_adapters(conn, boot)
 
 
-def drain_engine(conn: Connection, boot: BootId) -> None:
-    """It gets no new attempts; those it has go on. Raises: NotFound."""
-    if not fleet.set_engine_state(conn, boot=boot, state=EngineState.DRAINING):
-        raise NotFound("engine", boot)
+def drain_engine(conn: Connection, boot: BootId, *, force: bool = False) -> tuple[ConversationId, ...]:
+    """It gets no new attempts; those it has go on.
+
+    Returns the conversations that are answered nowhere from here on, none of them without `force`.
+
+    Raises:
+        NotFound: no such engine.
+        EnginePinned: there would be some.
+    """
+    return _withdraw(conn, boot, EngineState.DRAINING, force=force)
 
 
-def retire_engine(conn: Connection, boot: BootId) -> None:
-    """Raises: NotFound."""
-    if not fleet.set_engine_state(conn, boot=boot, state=EngineState.GONE):
+def retire_engine(conn: Connection, boot: BootId, *, force: bool = False) -> tuple[ConversationId, ...]:
+    """As `drain_engine`; what still runs on it has to go elsewhere."""
+    return _withdraw(conn, boot, EngineState.GONE, force=force)
+
+
+def _withdraw(
+    conn: Connection, boot: BootId, state: EngineState, *, force: bool
+) -> tuple[ConversationId, ...]:
+    ready = [
+        engine
+        for engine in fleet.live_engines(conn)
+        if engine.state is EngineState.READY and engine.role is not EngineRole.PREFILL
+    ]
+    elsewhere = {engine.revision for engine in ready if engine.boot != boot}
+    lost = {engine.revision for engine in ready if engine.boot == boot} - elsewhere
+    pinned = tuple(chat for revision in sorted(lost) for chat in rollout_facts.strict_on(conn, revision))
+    if pinned and not force:
+        raise EnginePinned(boot, pinned)
+    if not fleet.set_engine_state(conn, boot=boot, state=state):
         raise NotFound("engine", boot)
+    return pinned
 
 
 def check_address(address: str, allowed_hosts: frozenset[str]) -> None:

@@ -31,6 +31,7 @@ from service.domain.evidence import Evidence, Published
 from service.domain.head import Head, Standing, advance_head
 from service.domain.plan import Engine, History, RebuildQueue, TurnPlan, pick_prefill, plan_turn
 from service.domain.revision import RevisionDigest, same_text
+from service.domain.rollout import Route, target_of
 from service.domain.turn import TurnEvent, TurnState
 from service.store import (
     artifacts,
@@ -40,6 +41,7 @@ from service.store import (
     heads,
     kv_deletions,
     rebuilds,
+    rollouts,
     timeline,
     turns,
 )
@@ -86,12 +88,7 @@ def plan_attempt(
     current = decide.find_turn(state, turn)
     if current.state is not TurnState.STARTED:
         raise FenceLost(f"Turn {turn} is {current.state}: it needs no new attempt.")
-    alias = fleet.find_alias(conn, current.started.alias)
-    if alias is None:
-        raise Internal(
-            f"Turn {turn} is for alias '{current.started.alias}', which was there when it was accepted."
-        )
-    target = current.started.revision or alias.revision
+    target, route = _target(conn, current.started, conversation)
     history = _history(conn, state, target)
     plan = plan_turn(
         history=history,
@@ -107,7 +104,7 @@ def plan_attempt(
     )
     if plan.engine is None:
         return NotPinned(reason=plan.reason, final=plan.kind is PlanKind.REFUSE)
-    pinned = _pin(plan, plan.engine, turn, current.attempt + 1)
+    pinned = _pin(plan, plan.engine, turn, current.attempt + 1, route)
     state = _continue(conn, state, [pinned], now)
     rebuild = _enqueue_rebuild(conn, state, pinned, new_id) if plan.kind is PlanKind.REBUILD else None
     return Pinned(head=state, pinned=pinned, engine=plan.engine, rebuild=rebuild)
@@ -125,10 +122,7 @@ def find_engine(
     Raises:
         NoEngine: no engine serves what the alias points at.
     """
-    found = fleet.find_alias(conn, started.alias)
-    if found is None:
-        raise Internal(f"Alias '{started.alias}' is gone, which was there a moment ago.")
-    target = started.revision or found.revision
+    target, _ = _target(conn, started, state.id)
     history = _history(conn, state, target)
     plan = plan_turn(
         history=history,
@@ -268,18 +262,9 @@ def record_rebuild(
         )
     if {evidence.revision, published.revision} != {claim.revision}:
         raise RevisionMismatch(claim.revision, str(evidence.revision))
-    state = heads.load_head(conn, claim.tenant, claim.conversation, for_update=True, turn=claim.turn)
-    rebuilt = KvRebuilt(
-        turn=claim.turn,
-        attempt=claim.attempt,
-        rebuild=claim.rebuild,
-        artifact=published.artifact,
-        revision=published.revision,
-        producer=published.producer,
-        tokens=published.tokens,
-    )
-    _continue(conn, state, [*_given(refused_by(evidence, claim.turn, claim.attempt)), rebuilt], now)
-    artifacts.record(conn, tenant=claim.tenant, conversation=claim.conversation, published=published, now=now)
+    if claim.rollout is None:
+        _record_rebuilt(conn, claim, evidence, published, now)
+    record_published(conn, tenant=claim.tenant, conversation=claim.conversation, published=published, now=now)
     rebuilds.finish(
         conn,
         rebuild=claim.rebuild,
@@ -291,8 +276,24 @@ def record_rebuild(
     )
 
 
+def _record_rebuilt(
+    conn: Connection, claim: rebuilds.Claim, evidence: Evidence, published: Published, now: datetime
+) -> None:
+    state = heads.load_head(conn, claim.tenant, claim.conversation, for_update=True, turn=claim.turn)
+    rebuilt = KvRebuilt(
+        turn=claim.turn,
+        attempt=claim.attempt,
+        rebuild=claim.rebuild,
+        artifact=published.artifact,
+        revision=published.revision,
+        producer=published.producer,
+        tokens=published.tokens,
+    )
+    _continue(conn, state, [*_given(refused_by(evidence, claim.turn, claim.attempt)), rebuilt], now)
+
+
 def fail_rebuild(conn: Connection, *, claim: rebuilds.Claim, reason: str) -> None:
-    """The turn then decodes without it. Raises: FenceLost."""
+    """A turn that waits for it then decodes without it. Raises: FenceLost."""
     rebuilds.fail(conn, rebuild=claim.rebuild, fence=claim.fence, reason=reason)
 
 
@@ -313,6 +314,21 @@ def _policy(started: TurnStarted) -> OnUpgrade:
     return started.on_upgrade if started.revision is None else OnUpgrade.REPLAY
 
 
+def _target(
+    conn: Connection, started: TurnStarted, conversation: ConversationId
+) -> tuple[RevisionDigest, Route | None]:
+    """The revision that the conversation is to be on, and the rollout that had a say in it."""
+    if started.revision is not None:
+        return started.revision, None
+    led = rollouts.route_of(conn, started.alias)
+    if led is None:
+        raise Internal(
+            f"Turn {started.turn} is for alias '{started.alias}', which was there when it was accepted."
+        )
+    alias, route = led
+    return target_of(alias, route, conversation), route
+
+
 def _history(conn: Connection, state: Standing, target: RevisionDigest) -> History:
     revision = state.last.engine_revision if state.last else None
     if revision is None or revision == target:
@@ -322,7 +338,7 @@ def _history(conn: Connection, state: Standing, target: RevisionDigest) -> Histo
     return History(revision=revision, tokens=state.window_tokens, same_text=known)
 
 
-def _pin(plan: TurnPlan, engine: Engine, turn: TurnId, attempt: int) -> TurnPinned:
+def _pin(plan: TurnPlan, engine: Engine, turn: TurnId, attempt: int, route: Route | None) -> TurnPinned:
     return TurnPinned(
         turn=turn,
         attempt=attempt,
@@ -333,11 +349,14 @@ def _pin(plan: TurnPlan, engine: Engine, turn: TurnId, attempt: int) -> TurnPinn
         offer=plan.offer,
         carry_tokens=plan.carry_tokens,
         contract=plan.contract,
+        rollout=None if route is None else route.rollout,
+        rollout_step=None if route is None else route.step,
     )
 
 
 def _enqueue_rebuild(conn: Connection, state: Head, pinned: TurnPinned, new_id: NewId) -> str:
     rebuild = new_id("rb_")
+    rebuilds.supersede_warmups(conn, tenant=state.tenant, conversation=state.id, revision=pinned.revision)
     rebuilds.enqueue(
         conn,
         rebuild=rebuild,

@@ -1,4 +1,4 @@
-"""What the beat sees to besides sweeping: retention, and a checkpoint every so often; none of it in a hurry."""
+"""What the beat sees to besides sweeping: rollouts, retention, and a checkpoint every so often."""
 
 import logging
 import time
@@ -13,6 +13,7 @@ from service.queue import CHECKPOINT_TASK, Doorbell
 from service.settings import Settings
 from workers.checkpoints import Schedule
 from workers.retention import Rounds
+from workers.rollouts import advance_rollouts
 
 log = logging.getLogger(__name__)
 
@@ -26,6 +27,7 @@ ASK_AGAIN_S = 60.0
 class Chores:
     rounds: Rounds
     checkpoints: Schedule | None
+    rebuild_min_tokens: int
     ask_s: float = 0.0
     """When a checkpoint may be asked for next, monotonic."""
 
@@ -34,10 +36,12 @@ class Chores:
         return cls(
             rounds=Rounds(every_s=settings.retention_every_s),
             checkpoints=Schedule.of(settings) if settings.checkpoint_folder else None,
+            rebuild_min_tokens=settings.rebuild_min_tokens,
         )
 
     def step(self, database: Engine, doorbell: Doorbell) -> None:
         """Raises: SQLAlchemyError where the database cannot be used now."""
+        advance_rollouts(database, doorbell.ring, rebuild_min_tokens=self.rebuild_min_tokens)
         self.rounds.step(database, LOOKED_AT)
         if self.checkpoints is None or time.monotonic() < self.ask_s:
             return

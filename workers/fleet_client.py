@@ -82,10 +82,11 @@ class FleetClient:
         self._call("PUT", f"/admin/engines/{boot}/adapters", body)
 
     def drain(self, boot: BootId) -> None:
-        self._call("POST", f"/admin/engines/{boot}/drain")
+        """By force: its process ends, whoever is pinned to it."""
+        self._call("POST", f"/admin/engines/{boot}/drain?force=true")
 
     def forget(self, boot: BootId) -> None:
-        self._call("DELETE", f"/admin/engines/{boot}")
+        self._call("DELETE", f"/admin/engines/{boot}?force=true")
 
     def engines(self) -> list[dict[str, Any]]:
         """As the API lists them: `boot`, `address`, `revision`, `state` and more."""
@@ -106,6 +107,21 @@ class FleetClient:
 
     def revoke_contract(self, contract: ContractId) -> None:
         self._call("DELETE", f"/admin/contracts/{contract}")
+
+    def start_rollout(self, wanted: Mapping[str, Any]) -> Mapping[str, Any]:
+        return self._call("POST", "/admin/rollouts", wanted)
+
+    def rollouts(self, alias: str | None = None) -> list[dict[str, Any]]:
+        """The newest first."""
+        query = f"?alias={alias}" if alias else ""
+        return list(self._call("GET", f"/admin/rollouts{query}")["data"])
+
+    def rollout(self, rollout: str) -> Mapping[str, Any]:
+        return self._call("GET", f"/admin/rollouts/{rollout}")
+
+    def move_rollout(self, rollout: str, how: str, why: Mapping[str, Any]) -> Mapping[str, Any]:
+        """`how` is pause, resume, abort or back; returns the rollout that is then to be watched."""
+        return self._call("POST", f"/admin/rollouts/{rollout}/{how}", why)
 
     def _call(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> Mapping[str, Any]:
         try:

@@ -35,6 +35,7 @@ class AliasBody(StrictBody):
     revision: str
     on_upgrade: Policy | None = None
     by: str | None = Field(default=None, max_length=200)
+    force: bool = False
 
 
 class EngineBody(StrictBody):
@@ -91,6 +92,7 @@ async def move_alias(name: str, request: Request, service: ServiceOf, principal:
             on_upgrade=_policy(body),
             by=body.by or principal.key_id,
             now=service.clock(),
+            force=body.force,
         )
     )
     return asdict(moved)
@@ -152,15 +154,28 @@ async def serve_adapters(boot: str, request: Request, service: ServiceOf, _: Ope
 
 
 @router.post("/engines/{boot}/drain")
-async def drain(boot: str, service: ServiceOf, _: Operator) -> dict[str, Any]:
-    await service.database.run(lambda conn: rollout_flow.drain_engine(conn, BootId(boot)))
-    return {"boot": boot, "state": "draining"}
+async def drain(boot: str, service: ServiceOf, _: Operator, *, force: bool = False) -> dict[str, Any]:
+    refused = await service.database.run(
+        lambda conn: rollout_flow.drain_engine(conn, BootId(boot), force=force)
+    )
+    return {"boot": boot, "state": "draining"} | _affected(refused)
 
 
 @router.delete("/engines/{boot}")
-async def retire(boot: str, service: ServiceOf, _: Operator) -> Response:
-    await service.database.run(lambda conn: rollout_flow.retire_engine(conn, BootId(boot)))
+async def retire(boot: str, service: ServiceOf, _: Operator, *, force: bool = False) -> Response:
+    refused = await service.database.run(
+        lambda conn: rollout_flow.retire_engine(conn, BootId(boot), force=force)
+    )
+    if refused:
+        return JSONResponse({"boot": boot, "state": "gone"} | _affected(refused))
     return Response(status_code=204)
+
+
+def _affected(conversations: tuple[ConversationId, ...]) -> dict[str, Any]:
+    """Those that are `stay_strict` on a revision that nobody serves any more."""
+    if not conversations:
+        return {}
+    return {"conversations": list(conversations), "conversations_count": len(conversations)}
 
 
 @router.get("/engines")

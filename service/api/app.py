@@ -23,6 +23,7 @@ from service.api import (
     operations,
     responses,
     retention,
+    rollouts,
     stored_responses,
 )
 from service.api.database import Database
@@ -101,6 +102,7 @@ def create_app(settings: Settings, *, ring: Callable[[str, RebuildQueue], None])
         chat,
         models,
         admin,
+        rollouts,
         contracts,
         keys,
         audit,

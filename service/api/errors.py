@@ -16,6 +16,7 @@ from service.api.rate_limit import refused_headers
 from service.domain.errors import (
     Conflict,
     ConversationLocked,
+    EnginePinned,
     Forbidden,
     Gone,
     HeadMoved,
@@ -47,6 +48,7 @@ TABLE: tuple[tuple[type[Exception], Shape], ...] = (
     (ConversationLocked, Shape(status=400, code="conversation_locked")),
     (HeadMoved, Shape(status=412, code="precondition_failed")),
     (RevisionMismatch, Shape(status=409, code="revision_mismatch")),
+    (EnginePinned, Shape(status=409, code="conversations_pinned")),
     (Conflict, Shape(status=409, code="conflict")),
     (Unavailable, Shape(status=503, type="server_error", code="unavailable")),
     (DataError, Shape(status=400, code="invalid_value")),
@@ -97,7 +99,7 @@ def error_response(error: Exception) -> JSONResponse:
     shape = next((shape for kind, shape in TABLE if isinstance(error, kind)), INTERNAL)
     param = getattr(error, "param", None)
     code = getattr(error, "code", None) if isinstance(error, InvalidInput) else shape.code
-    more = {"differing_fields": list(error.differing)} if isinstance(error, RevisionMismatch) else {}
+    more = _facts(error)
     response = envelope(
         STATUS_OF_CODE.get(code or "", shape.status),
         message=_words(error, shape),
@@ -108,6 +110,15 @@ def error_response(error: Exception) -> JSONResponse:
     )
     response.headers.update(_retry_headers(error, shape))
     return response
+
+
+def _facts(error: Exception) -> dict[str, Any]:
+    """For a program to go by, beside the words."""
+    if isinstance(error, RevisionMismatch):
+        return {"differing_fields": list(error.differing)}
+    if isinstance(error, EnginePinned):
+        return {"conversations": list(error.shown), "conversations_count": len(error.conversations)}
+    return {}
 
 
 def _retry_headers(error: Exception, shape: Shape) -> dict[str, str]:

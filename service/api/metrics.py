@@ -1,6 +1,8 @@
 """What an operator counts; one registry for each application, none for the process."""
 
-from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
+from collections.abc import Mapping
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
 TTFT_BUCKETS_S = (0.05, 0.1, 0.25, 0.5, 1, 2, 4, 8, 15, 30, 60, 120)
 
@@ -44,6 +46,39 @@ class Metrics:
             registry=self.registry,
             buckets=TTFT_BUCKETS_S,
         )
+
+        self.rebuilds = Gauge(
+            "everturn_rebuild_queue_depth",
+            "Rebuilds that wait for a worker or are under way.",
+            ["queue", "state"],
+            registry=self.registry,
+        )
+        self.oldest_rebuild_s = Gauge(
+            "everturn_rebuild_queue_oldest_seconds",
+            "Age of the oldest of them.",
+            ["queue", "state"],
+            registry=self.registry,
+        )
+        self.rollout_percent = Gauge(
+            "everturn_rollout_percent",
+            "Of the alias's conversations, those that its rollout has moved.",
+            ["alias", "state"],
+            registry=self.registry,
+        )
+
+    def show_queues(
+        self,
+        depths: Mapping[tuple[str, str], tuple[int, float]],
+        percents: Mapping[tuple[str, str], int],
+    ) -> None:
+        """As they are at this moment, in the place of what was shown before."""
+        for gauge in (self.rebuilds, self.oldest_rebuild_s, self.rollout_percent):
+            gauge.clear()
+        for labels, (depth, oldest_s) in depths.items():
+            self.rebuilds.labels(*labels).set(depth)
+            self.oldest_rebuild_s.labels(*labels).set(oldest_s)
+        for labels, percent in percents.items():
+            self.rollout_percent.labels(*labels).set(percent)
 
     def exposition(self) -> bytes:
         return generate_latest(self.registry)

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections import Counter
+from logging import getLogger
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -12,10 +13,12 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 from starlette.responses import JSONResponse, Response
 
+from service.api.database import ALL_TENANTS
 from service.api.wiring import ServiceOf
 from service.domain.plan import EngineState
-from service.store import fleet
+from service.store import fleet, rollout_facts, rollouts
 
+log = getLogger(__name__)
 router = APIRouter()
 
 BROKER_PATIENCE_S = 1.0
@@ -43,6 +46,17 @@ async def readyz(service: ServiceOf) -> Response:
 
 @router.get("/metrics")
 async def metrics(service: ServiceOf) -> Response:
+    """Without a database, what this process has counted by itself."""
+    try:
+        depths, percents = await service.database.run(
+            lambda conn: (rollout_facts.queue_depths(conn), rollouts.percents(conn)),
+            reach=ALL_TENANTS,
+            within_s=DATABASE_PATIENCE_S,
+        )
+    except (DBAPIError, PoolTimeout) as error:
+        log.warning("queues and rollouts cannot be counted now: %s", error)
+    else:
+        service.metrics.show_queues(depths, percents)
     return Response(service.metrics.exposition(), media_type=CONTENT_TYPE_LATEST)
 
 

@@ -3,12 +3,15 @@
 import asyncio
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from datetime import datetime
 from logging import getLogger
 from time import monotonic
 
+from service import turn_flow
 from service.api.database import Database
 from service.api.metrics import Metrics
 from service.domain.errors import Unavailable
+from service.domain.events import AttemptFailed
 from service.domain.head import Head
 from service.domain.plan import RebuildQueue
 from service.settings import Settings
@@ -22,11 +25,24 @@ POLLS_S = (0.05, 0.25)
 RING_THREADS = 4
 """Of their own: a broker that does not answer must not hold up the look-ups of names, which share asyncio's threads."""
 
+
+class RebuildWithdrawn(Exception):
+    """The attempt has ended with it: its revision is not where the conversation is to go any more."""
+
+
 Ring = Callable[[str, RebuildQueue], None]
 
 
 class RebuildWait:
-    def __init__(self, database: Database, ring: Ring, settings: Settings, metrics: Metrics) -> None:
+    def __init__(
+        self,
+        database: Database,
+        ring: Ring,
+        settings: Settings,
+        metrics: Metrics,
+        clock: Callable[[], datetime],
+    ) -> None:
+        self._clock = clock
         self._database = database
         self._ring = ring
         self._settings = settings
@@ -35,7 +51,12 @@ class RebuildWait:
         self._rings: set[asyncio.Task[None]] = set()
 
     async def until_over(self, pinned: Pinned, rebuild: str, note: Callable[[str], None]) -> tuple[Head, str]:
-        """The head to decode on, and why its KV is what it is; without the rebuild as exact, only slower."""
+        """The head to decode on, and why its KV is what it is; without the rebuild as exact, only slower.
+
+        Raises:
+            RebuildWithdrawn: a rollout was taken back: the turn is to be planned anew.
+            FenceLost: the turn was ended elsewhere.
+        """
         bell = asyncio.create_task(self._ring_for(rebuild))
         self._rings.add(bell)
         bell.add_done_callback(self._rings.discard)
@@ -49,10 +70,28 @@ class RebuildWait:
                 lambda conn: heads.load_head(conn, tenant, conversation, turn=turn)
             )
             return rebuilt, pinned.pinned.reason
+        if row is not None and row.state is rebuilds.RebuildState.SUPERSEDED:
+            await self._withdraw(pinned, row.reason or "it is not wanted any more")
         await self._database.run(lambda conn: rebuilds.supersede(conn, turn=turn))
         why = row.reason if row is not None and row.reason else f"it was {state} in the end"
         log.warning("turn %s goes on without rebuild %s: %s", turn, rebuild, why)
         return pinned.head, f"prefilled where it decodes, without a rebuild: {why}"
+
+    async def _withdraw(self, pinned: Pinned, why: str) -> None:
+        reason = f"its rebuild was withdrawn: {why}"
+        failed = AttemptFailed(turn=pinned.pinned.turn, attempt=pinned.pinned.attempt, reason=reason)
+        now = self._clock()
+        await self._database.run(
+            lambda conn: turn_flow.fail_attempt(
+                conn,
+                tenant=pinned.head.tenant,
+                conversation=pinned.head.id,
+                refusal=None,
+                failed=failed,
+                now=now,
+            )
+        )
+        raise RebuildWithdrawn(reason)
 
     def close(self) -> None:
         self._threads.shutdown(wait=False, cancel_futures=True)

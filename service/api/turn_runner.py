@@ -17,7 +17,7 @@ from service.api.channel import TurnChannel, View
 from service.api.database import Database
 from service.api.fleet_watch import FleetWatch
 from service.api.metrics import Metrics
-from service.api.rebuild_wait import RebuildWait, Ring
+from service.api.rebuild_wait import RebuildWait, RebuildWithdrawn, Ring
 from service.conversation_flow import CANCELLED, Accepted, find_response
 from service.domain.artifact import MISFITS, ArtifactId, BootId
 from service.domain.errors import EngineFailed, FenceLost, InvalidInput
@@ -86,7 +86,7 @@ class TurnRunner:
         self._database = tools.database
         self._settings = tools.settings
         self._fleet = FleetWatch(tools.database)
-        self._rebuild = RebuildWait(tools.database, tools.ring, tools.settings, tools.metrics)
+        self._rebuild = RebuildWait(tools.database, tools.ring, tools.settings, tools.metrics, tools.clock)
         self._running: dict[TurnId, tuple[Job, asyncio.Task[None]]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -172,10 +172,14 @@ class TurnRunner:
             del self._running[job.turn]
 
     async def _answer(self, job: Job) -> None:
-        last: AttemptLost | None = None
+        last: AttemptLost | RebuildWithdrawn | None = None
         for _ in range(MAX_ATTEMPTS):
             pinned = await self._pin(job)
-            attempt = await self._prepare(job, pinned)
+            try:
+                attempt = await self._prepare(job, pinned)
+            except RebuildWithdrawn as withdrawn:
+                last = withdrawn
+                continue
             try:
                 answer = await run_attempt(self._tools.http, attempt, lambda text: self._on_text(job, text))
             except AttemptLost as lost:

@@ -14,6 +14,7 @@ EverturnError
 │   ├── HeadMoved           the conversation is not at the version that the caller has seen
 │   ├── VersionConflict     the stream moved under an append
 │   ├── EngineRetired       an operator took this engine process out of the fleet
+│   ├── EnginePinned        conversations may go on nowhere else than on this engine
 │   ├── FenceLost           another attempt or worker took over
 │   └── RevisionMismatch    an engine is not the revision that was asked of it
 ├── Unavailable             nothing wrong with the request; try again later
@@ -89,6 +90,23 @@ class VersionConflict(Conflict): ...
 
 
 class EngineRetired(Conflict): ...
+
+
+@dataclass
+class EnginePinned(Conflict):
+    boot: str
+    conversations: tuple[str, ...]
+
+    @property
+    def shown(self) -> tuple[str, ...]:
+        return self.conversations[:20]
+
+    def __str__(self) -> str:
+        more = ", …" if len(self.conversations) > len(self.shown) else ""
+        return (
+            f"{len(self.conversations)} conversations are stay_strict, and {self.boot} is the last ready engine of their "
+            f"revision: {', '.join(self.shown)}{more}. With force=true it goes, and their turns are refused."
+        )
 
 
 class FenceLost(Conflict): ...

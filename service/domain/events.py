@@ -9,6 +9,7 @@ from service.domain.artifact import ArtifactId, BootId
 from service.domain.contract import Contract, ContractId
 from service.domain.evidence import Loaded, Refusal
 from service.domain.revision import RevisionDigest
+from service.domain.rollout_events import RolloutId, RolloutMove, RolloutStarted
 
 TenantId = NewType("TenantId", str)
 ConversationId = NewType("ConversationId", str)
@@ -16,7 +17,7 @@ ItemId = NewType("ItemId", str)
 TurnId = NewType("TurnId", str)
 
 FLEET = TenantId("fleet")
-"""Owner of the streams that no tenant owns: aliases and engines."""
+"""Owner of the streams that no tenant owns: aliases, engines, rollouts."""
 
 
 class Role(StrEnum):
@@ -167,6 +168,9 @@ class TurnPinned:
     """Whether the stored token ids are extended; if not, history is rendered anew from its messages."""
     contract: ContractId | None = None
     """By which the offer may be of another revision than the attempt."""
+    rollout: RolloutId | None = None
+    """That the alias was in: it, and its step, decided which revision the conversation is to be on."""
+    rollout_step: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -349,6 +353,13 @@ ConversationEvent = (
     | ConversationErased
 )
 FleetEvent = (
-    AliasMoved | EngineRegistered | AdapterServed | AdapterWithdrawn | ContractApproved | ContractRevoked
+    AliasMoved
+    | EngineRegistered
+    | AdapterServed
+    | AdapterWithdrawn
+    | ContractApproved
+    | ContractRevoked
+    | RolloutStarted
+    | RolloutMove
 )
 Event = ConversationEvent | FleetEvent

@@ -42,6 +42,8 @@ VIEWS: Mapping[str, View] = {
         order="artifact_id", filters=("tenant_id", "conversation_id", "artifact_id", "state")
     ),
     "alias_history": View(order="position", filters=("alias",)),
+    "rollouts": View(order="position", filters=("rollout_id", "alias")),
+    "rollout_turns": View(order="position", filters=(*OF_TURN, "rollout_id")),
     "engines": View(order="position", filters=("engine", "revision")),
     "engine_adapters": View(order="position", filters=("engine", "model", "revision")),
     "revisions": View(order="revision", filters=("revision", "label")),

@@ -8,7 +8,7 @@ from struct import error as StructError  # noqa: N812 a class under a lower-case
 from struct import unpack
 from typing import TYPE_CHECKING, Any
 
-from service.domain.artifact import pack_tokens
+from service.domain.artifact import BootId, pack_tokens
 from service.domain.contract import Contract
 from service.domain.errors import Internal, InvalidInput
 from service.domain.events import (
@@ -46,6 +46,20 @@ from service.domain.events import (
     TurnStreamed,
 )
 from service.domain.evidence import Loaded, Refusal
+from service.domain.rollout_events import (
+    Drain,
+    Limits,
+    RolloutAborted,
+    RolloutDone,
+    RolloutPaused,
+    RolloutResumed,
+    RolloutRolledBack,
+    RolloutStarted,
+    RolloutState,
+    RolloutStepped,
+    Share,
+    Strategy,
+)
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
@@ -272,6 +286,24 @@ def _turn_scored(d: Json) -> TurnScored:
     return TurnScored(**d | {SCORES: scores})
 
 
+def _rollout_started(d: Json) -> RolloutStarted:
+    given = d["strategy"]
+    strategy = Strategy(
+        **given
+        | {
+            "shift": tuple(Share(**share) for share in given["shift"]),
+            "drain": Drain(given["drain"]),
+            "limits": Limits(**given["limits"]),
+        }
+    )
+    return RolloutStarted(**d | {"strategy": strategy})
+
+
+def _rollout_stepped(d: Json) -> RolloutStepped:
+    engines = tuple(BootId(engine) for engine in d["engines"])
+    return RolloutStepped(**d | {"state": RolloutState(d["state"]), "engines": engines})
+
+
 def _policy(value: str | None) -> OnUpgrade | None:
     return None if value is None else OnUpgrade(value)
 
@@ -311,6 +343,7 @@ READERS: dict[tuple[str, int], Callable[[Json], Event]] = {
     (TurnStarted.name, 4): _turn_started,
     (TurnPinned.name, 1): _turn_pinned,
     (TurnPinned.name, 2): _turn_pinned,
+    (TurnPinned.name, 3): _turn_pinned,
     (KvRefused.name, 1): _kv_refused,
     (KvRebuilt.name, 1): lambda d: KvRebuilt(**d),
     (AttemptFailed.name, 1): lambda d: AttemptFailed(**d),
@@ -326,6 +359,13 @@ READERS: dict[tuple[str, int], Callable[[Json], Event]] = {
     (AdapterWithdrawn.name, 1): lambda d: AdapterWithdrawn(**d),
     (ContractApproved.name, 1): _contract_approved,
     (ContractRevoked.name, 1): lambda d: ContractRevoked(**d),
+    (RolloutStarted.name, 1): _rollout_started,
+    (RolloutStepped.name, 1): _rollout_stepped,
+    (RolloutPaused.name, 1): lambda d: RolloutPaused(**d),
+    (RolloutResumed.name, 1): lambda d: RolloutResumed(**d),
+    (RolloutAborted.name, 1): lambda d: RolloutAborted(**d),
+    (RolloutRolledBack.name, 1): lambda d: RolloutRolledBack(**d),
+    (RolloutDone.name, 1): lambda d: RolloutDone(**d),
 }
 """Only grows: what was once stored must stay readable."""
 

@@ -31,6 +31,7 @@ from service.domain.plan import Engine, EngineRole, EngineState
 from service.domain.revision import Descriptor, RevisionDigest
 from service.store.constraints import broken_constraint
 from service.store.leases import expired, lease_end
+from service.store.rollout_tables import ACTIVE_STATES, rollouts
 from service.store.tables import (
     REVISION_OF_ALIAS,
     REVISION_OF_ENGINE,
@@ -175,7 +176,7 @@ Serving = frozenset[tuple[str, ...]]
 
 
 def serving(conn: Connection) -> Serving:
-    """What a plan for a waiting turn depends on: differs whenever an engine, its adapters or an alias has changed."""
+    """What a plan for a waiting turn depends on: differs whenever an engine, its adapters, an alias or its rollout has changed."""
     found = conn.execute(select(engines.c.boot, engines.c.state).where(_alive()))
     adapters = conn.execute(
         select(engines.c.boot, cast(func.max(engine_adapters.c.told_at), Text))
@@ -184,7 +185,12 @@ def serving(conn: Connection) -> Serving:
         .group_by(engines.c.boot)
     )
     pointed = conn.execute(select(aliases.c.alias, aliases.c.revision))
-    return frozenset(tuple(row) for row in (*found, *adapters, *pointed))
+    led = conn.execute(
+        select(rollouts.c.rollout_id, cast(rollouts.c.version, Text)).where(
+            rollouts.c.state.in_(ACTIVE_STATES)
+        )
+    )
+    return frozenset(tuple(row) for row in (*found, *adapters, *pointed, *led))
 
 
 def live_engines(conn: Connection, of: Collection[RevisionDigest | None] | None = None) -> list[Engine]:

@@ -14,6 +14,7 @@ from service.domain.events import ConversationId, TenantId, TurnId
 from service.domain.evidence import Refusal
 from service.domain.plan import RebuildQueue
 from service.domain.revision import RevisionDigest
+from service.domain.rollout_events import RolloutId
 from service.store.codec import from_document, to_document
 from service.store.constraints import broken_constraint
 from service.store.leases import CLOCK, expired, lease_end
@@ -39,6 +40,8 @@ class Claim:
     revision: RevisionDigest
     offer: ArtifactId | None
     tokens_total: int
+    rollout: RolloutId | None = None
+    """That it warms for: no turn waits, and the one named is the conversation's last."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,6 +66,7 @@ class Rebuild:
     created_at: datetime
     started_at: datetime | None
     finished_at: datetime | None
+    rollout: RolloutId | None = None
 
 
 def enqueue(
@@ -77,6 +81,7 @@ def enqueue(
     offer: ArtifactId | None,
     tokens_total: int,
     queue: RebuildQueue,
+    rollout: RolloutId | None = None,
 ) -> None:
     """Raises: VersionConflict when the attempt has an active rebuild already."""
     row = {
@@ -89,6 +94,7 @@ def enqueue(
         "offer": offer,
         "tokens_total": tokens_total,
         "queue": queue,
+        "rollout_id": rollout,
     }
     try:
         conn.execute(insert(rebuilds).values(row))
@@ -135,6 +141,7 @@ def claim(conn: Connection, *, rebuild: str, owner: str, lease_s: float) -> Clai
         revision=RevisionDigest(row.revision),
         offer=_artifact(row.offer),
         tokens_total=row.tokens_total,
+        rollout=_rollout(row.rollout_id),
     )
 
 
@@ -185,6 +192,21 @@ def supersede(conn: Connection, *, turn: TurnId) -> None:
         .where(rebuilds.c.turn_id == turn, _active())
         .values(state=RebuildState.SUPERSEDED, finished_at=CLOCK)
     )
+
+
+def supersede_warmups(
+    conn: Connection, *, tenant: TenantId, conversation: ConversationId, revision: RevisionDigest
+) -> None:
+    """A turn of the conversation has this history rebuilt by itself, and waits for it."""
+    warmups = and_(
+        rebuilds.c.tenant_id == tenant,
+        rebuilds.c.conversation_id == conversation,
+        rebuilds.c.revision == revision,
+        rebuilds.c.rollout_id.is_not(None),
+        _active(),
+    )
+    values = {"state": RebuildState.SUPERSEDED, "finished_at": CLOCK, "reason": "a turn rebuilds it"}
+    conn.execute(update(rebuilds).where(warmups).values(values))
 
 
 def stalled(conn: Connection, *, queued_for_s: float, limit: int) -> list[tuple[str, RebuildQueue]]:
@@ -243,8 +265,13 @@ def _rebuild(row: dict[str, Any]) -> Rebuild:
         created_at=row["created_at"],
         started_at=row["started_at"],
         finished_at=row["finished_at"],
+        rollout=_rollout(row["rollout_id"]),
     )
 
 
 def _artifact(value: str | None) -> ArtifactId | None:
     return None if value is None else ArtifactId(value)
+
+
+def _rollout(value: str | None) -> RolloutId | None:
+    return None if value is None else RolloutId(value)

@@ -238,13 +238,7 @@ turns = Table(
     CheckConstraint(
         "closed = (owner is null) and closed = (lease_expires_at is null)", name="ck_turns_lease"
     ),
-    Index(
-        ONE_OPEN_TURN,
-        "tenant_id",
-        "conversation_id",
-        unique=True,
-        postgresql_where=text("not closed"),
-    ),
+    Index(ONE_OPEN_TURN, "tenant_id", "conversation_id", unique=True, postgresql_where=text("not closed")),
     # None on the lease: it would make every renewal write to all indexes.
 )
 
@@ -311,6 +305,7 @@ rebuilds = Table(
     Column("artifact_id", Text),
     Column("reason", Text),
     Column("refusal", JSONB),
+    Column("rollout_id", Text),
     Column("created_at", TIMESTAMP, nullable=False, server_default=NOW),
     Column("started_at", TIMESTAMP),
     Column("finished_at", TIMESTAMP),

@@ -135,7 +135,9 @@ class Stack:
                     fleet.heartbeat(conn, boot=engine.boot, lease_s=self.settings.engine_lease_s)
 
     def retire(self, engine: SimulatedEngine) -> None:
-        assert self.admin.delete(f"/admin/engines/{engine.boot}").status_code == 204
+        """Whoever is pinned to it."""
+        answer = self.admin.delete(f"/admin/engines/{engine.boot}", params={"force": "true"})
+        assert answer.is_success, answer.text
 
     def move_alias(self, engine: SimulatedEngine, name: str = "production", **more: Any) -> None:
         self.point(engine.revision, name, **more)

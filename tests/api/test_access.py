@@ -25,6 +25,11 @@ OPERATOR_ROUTES = [
     ("DELETE", "/admin/engines/boot_1"),
     ("GET", "/admin/engines"),
     ("GET", "/admin/rebuilds/rb_1"),
+    ("POST", "/admin/rollouts"),
+    ("GET", "/admin/rollouts"),
+    ("GET", "/admin/rollouts/ro_1"),
+    ("POST", "/admin/rollouts/ro_1/pause"),
+    ("GET", "/admin/rollouts/ro_1/events"),
 ]
 
 

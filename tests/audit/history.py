@@ -6,8 +6,16 @@ from itertools import count
 
 from sqlalchemy import Connection
 
-from service import conversation_flow, erasure_flow, rollout_flow, turn_flow
+from service import (
+    conversation_flow,
+    erasure_flow,
+    rollout_advance_flow,
+    rollout_command_flow,
+    rollout_flow,
+    turn_flow,
+)
 from service.conversation_flow import NewMessage, TurnRequest
+from service.domain import rollout_events
 from service.domain.adapter import ServedAdapter, effective
 from service.domain.artifact import ArtifactId, BootId, MadeBy, RefusalReason
 from service.domain.events import (
@@ -27,6 +35,7 @@ from service.domain.evidence import Evidence, Loaded, Published, Refusal
 from service.domain.limits import Limits
 from service.domain.plan import Engine, EngineRole
 from service.domain.revision import RevisionDigest
+from service.domain.rollout_events import Drain, RolloutId, Share, Strategy
 from service.fork_flow import ForkPoint
 from service.store import event_store, keys, kv_deletions, rebuilds, retention, tenants
 from service.turn_flow import Pinned
@@ -341,6 +350,40 @@ def tell(conn: Connection) -> None:
     story.fork(story.fork(capital, after=2, text="and of Malta"), after=3, text="and of Gozo")
     retention.set_retention(conn, GLOBEX, after_days=90, by="carol", now=story.later(minutes=1))
     _delete_kv(conn)
+    _roll_back(story, v13)
+
+
+def _roll_back(story: Story, target: RevisionDigest) -> None:
+    """Half of the conversations went, and came back."""
+    strategy = Strategy(
+        warm=0,
+        warm_tokens_per_s=None,
+        shift=(Share(percent=50, hold_s=3600), Share(percent=100, hold_s=0)),
+        drain=Drain.UNPINNED,
+        limits=rollout_events.Limits(refusals=5, failed_attempts=5, failed_rebuilds=5),
+    )
+    wanted = rollout_command_flow.Wanted(
+        alias="production", source=None, target=target, strategy=strategy, reason="better at sums"
+    )
+    rollout, back = RolloutId("ro_v13_again"), RolloutId("ro_v12_back")
+    rollout_command_flow.start(story.conn, wanted, rollout, by="bob", now=story.later(minutes=1))
+    _step(story, rollout)
+    for number in range(3):
+        story.turn(f"what is {number} and {number}")
+    rollout_command_flow.roll_back(
+        story.conn, rollout, back, by="alice", reason="worse at sums", now=story.later(minutes=1)
+    )
+    _step(story, back)
+
+
+def _step(story: Story, rollout: RolloutId) -> None:
+    rollout_advance_flow.advance(
+        story.conn,
+        rollout,
+        now=story.later(seconds=1),
+        new_id=story.new_id,
+        rebuild_min_tokens=8,
+    )
 
 
 def _delete_kv(conn: Connection) -> None:

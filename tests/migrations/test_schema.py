@@ -14,10 +14,12 @@ from sqlalchemy.dialects.postgresql import base
 
 from migrations.dump import SCHEMA, dump
 from service.store.connection import make_engine
+from service.store.rollout_tables import rollouts
 from service.store.tables import Xid8
 from service.store.tenant_tables import tenants
 from stack.wheels import wheel_folder
 
+[METADATA] = {tenants.metadata, rollouts.metadata}
 REPOSITORY = Path(__file__).parents[2]
 REMAKE = "run `python -m migrations.dump` and look at the difference"
 
@@ -38,7 +40,7 @@ def test_the_tables_are_those_that_the_queries_are_written_for(
     with engine.connect() as connection:
         options = {"compare_type": True, "compare_server_default": True, "version_table": "everturn_schema"}
         context = MigrationContext.configure(connection, opts=options)
-        assert compare_metadata(context, tenants.metadata) == []
+        assert compare_metadata(context, METADATA) == []
     engine.dispose()
 
 
@@ -51,7 +53,7 @@ def test_the_checks_are_those_that_the_queries_are_written_for(shared_database: 
     engine.dispose()
     declared = {
         constraint.name
-        for table in tenants.metadata.tables.values()
+        for table in METADATA.tables.values()
         for constraint in table.constraints
         if isinstance(constraint, CheckConstraint)
     }

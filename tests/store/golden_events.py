@@ -41,12 +41,28 @@ from service.domain.events import (
 )
 from service.domain.evidence import Loaded, Refusal
 from service.domain.revision import RevisionDigest
+from service.domain.rollout_events import (
+    Drain,
+    Limits,
+    RolloutAborted,
+    RolloutDone,
+    RolloutId,
+    RolloutPaused,
+    RolloutResumed,
+    RolloutRolledBack,
+    RolloutStarted,
+    RolloutState,
+    RolloutStepped,
+    Share,
+    Strategy,
+)
 
 TURN = TurnId("resp_01")
 V12 = RevisionDigest("rev_" + "12" * 32)
 V13 = RevisionDigest("rev_" + "13" * 32)
 KV = ArtifactId("kv_" + "0" * 32)
 BOOT = BootId("boot_01")
+ROLLOUT, BACK = RolloutId("ro_01"), RolloutId("ro_02")
 
 TERMS = Contract(
     reader=V13,
@@ -154,5 +170,34 @@ GOLDEN: dict[str, Event] = {
         ContractApproved(contract=TERMS.id, terms=TERMS),
         ContractRevoked(contract=TERMS.id, by="key_01"),
         EngineRegistered(boot=BOOT, revision=V13, address="http://127.0.0.1:8001", role="both"),
+        RolloutStarted(
+            rollout=ROLLOUT,
+            alias="production",
+            source=V12,
+            target=V13,
+            strategy=Strategy(
+                warm=100,
+                warm_tokens_per_s=5000,
+                shift=(Share(percent=10, hold_s=300), Share(percent=100, hold_s=60)),
+                drain=Drain.UNPINNED,
+                limits=Limits(refusals=5, failed_attempts=6, failed_rebuilds=7),
+            ),
+            by="key_01",
+            reason="better at sums",
+        ),
+        RolloutStepped(
+            rollout=ROLLOUT,
+            step=3,
+            state=RolloutState.DRAINING,
+            percent=100,
+            engines=(BOOT,),
+            by="everturn",
+            reason="engines get no new attempts",
+        ),
+        RolloutPaused(rollout=ROLLOUT, by="everturn", reason="6 failed attempts, more than the limit of 5"),
+        RolloutResumed(rollout=ROLLOUT, by="key_01", reason="one bad disk"),
+        RolloutAborted(rollout=ROLLOUT, by="key_01", reason="wrong file"),
+        RolloutRolledBack(rollout=ROLLOUT, successor=BACK, by="key_01", reason="worse at sums"),
+        RolloutDone(rollout=ROLLOUT, by="everturn", reason="the engines of before have drained"),
     )
 }

@@ -35,7 +35,10 @@ class FakeApi:
     def url(self) -> str:
         return f"http://127.0.0.1:{self.port}"
 
-    def answer(self, method: str, path: str, body: dict[str, Any]) -> tuple[int, dict[str, Any]]:
+    def answer(
+        self, method: str, path: str, body: dict[str, Any], *, forced: bool
+    ) -> tuple[int, dict[str, Any]]:
+        """As where conversations are pinned to every engine: it goes by force alone."""
         if self.refuse is not None:
             status, message = self.refuse
             return status, {"error": {"message": message}}
@@ -48,9 +51,9 @@ class FakeApi:
             case "PUT", ["engines", boot, "adapters"] if boot in self.known:
                 self.adapters = {told["model"]: told.get("revision") for told in body["adapters"]}
                 return 200, {}
-            case "POST", ["engines", boot, "drain"] if boot in self.known:
+            case "POST", ["engines", boot, "drain"] if boot in self.known and forced:
                 return 200, {}
-            case "DELETE", ["engines", boot] if boot in self.known:
+            case "DELETE", ["engines", boot] if boot in self.known and forced:
                 self.known.remove(boot)
                 return 204, {}
             case "GET", ["engines"]:
@@ -74,8 +77,9 @@ def serving(port: int) -> Iterator[FakeApi]:
             length = int(self.headers.get("content-length") or 0)
             body = json.loads(self.rfile.read(length)) if length else {}
             key = self.headers.get("authorization", "")
-            api.calls.append(Call(time.time(), self.command, self.path, body, key))
-            status, document = api.answer(self.command, self.path, body)
+            path, _, query = self.path.partition("?")
+            api.calls.append(Call(time.time(), self.command, path, body, key))
+            status, document = api.answer(self.command, path, body, forced=query == "force=true")
             data = b"" if status == 204 else json.dumps(document).encode()
             self.send_response(status)
             self.send_header("content-length", str(len(data)))

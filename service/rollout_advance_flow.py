@@ -1,0 +1,171 @@
+"""One step of a rollout at a time, by itself: whoever holds its row decides from what is true now."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import datetime
+
+from sqlalchemy import Connection
+
+from service import shift_flow
+from service.domain.errors import VersionConflict
+from service.domain.head import Head
+from service.domain.plan import EngineRole, EngineState, RebuildQueue
+from service.domain.revision import same_text
+from service.domain.rollout import Facts, Rollout, Waiting, next_move
+from service.domain.rollout_events import RolloutId, RolloutState
+from service.store import artifacts, fleet, heads, rebuilds, rollout_facts, rollouts
+from service.store.rollout_facts import Candidate, Warmth
+from service.store.rollouts import Standing
+
+IN_FLIGHT = 8
+"""Rebuilds of a rollout that are asked for at once: more would only wait, and be superseded in vain."""
+LOOKED_AT = 50
+"""Conversations at one step: most need no rebuild, and each look is a few statements."""
+BURST_S = 1.0
+"""Of the pace, so that a history longer than a second's tokens can begin at all."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Progress:
+    """As seen without holding the rollout."""
+
+    standing: Standing
+    warmth: Warmth
+    facts: Facts
+
+
+def advance(
+    conn: Connection,
+    rollout: RolloutId,
+    *,
+    now: datetime,
+    new_id: Callable[[str], str],
+    rebuild_min_tokens: int,
+) -> list[str]:
+    """At most one step; returns the rebuilds to be rung for. Nothing where another holds the rollout, or it has ended."""
+    standing = rollouts.lock(conn, rollout, wait=False)
+    if standing is None or standing.ended_at is not None:
+        return []
+    rung: list[str] = []
+    if standing.rollout.state is RolloutState.WARMING:
+        rung = _warm(conn, standing, now=now, new_id=new_id, rebuild_min_tokens=rebuild_min_tokens)
+    move = next_move(standing.rollout, look(conn, standing, now))
+    if isinstance(move, Waiting):
+        rollouts.note_waiting(conn, standing, move.reason)
+        return rung
+    after = shift_flow.apply(conn, standing, move, now=now)
+    if after.rollout.state is RolloutState.WARMING and standing.rollout.state is RolloutState.PLANNED:
+        rollout_facts.choose_warmups(conn, rollout, after.rollout.alias, after.rollout.strategy.warm)
+    return rung
+
+
+def progress(conn: Connection, rollout: RolloutId, now: datetime) -> Progress:
+    """Raises: NotFound."""
+    standing = rollouts.find(conn, rollout)
+    return Progress(
+        standing=standing,
+        warmth=rollout_facts.warmth(conn, rollout),
+        facts=look(conn, standing, now),
+    )
+
+
+def look(conn: Connection, standing: Standing, now: datetime) -> Facts:
+    rollout = standing.rollout
+    serving = [
+        engine
+        for engine in fleet.live_engines(conn, {rollout.target})
+        if engine.state is EngineState.READY and engine.role is not EngineRole.PREFILL
+    ]
+    needed = rollout_facts.needed(conn, but=rollout.alias)
+    kept = {rollout.target}.union(*needed.values())
+    warmth = rollout_facts.warmth(conn, rollout.id)
+    leaving = rollout.alias_moved and rollout.state is RolloutState.SHIFTING
+    return Facts(
+        now=now,
+        since=standing.since,
+        serving=bool(serving),
+        warming=warmth.waiting + warmth.running,
+        troubles=rollout_facts.troubles(
+            conn, rollout.target, since=standing.counted_from, since_time=standing.counted_since
+        ),
+        strict=len(rollout_facts.strict_on(conn, rollout.source)) if leaving else 0,
+        shared_by=tuple(sorted(alias for alias, of in needed.items() if rollout.source in of)),
+        drainable=rollout_facts.drainable(conn, rollout.source, kept) if leaving else (),
+        draining=rollout_facts.running_on(conn, rollout.drained),
+    )
+
+
+def _warm(
+    conn: Connection,
+    standing: Standing,
+    *,
+    now: datetime,
+    new_id: Callable[[str], str],
+    rebuild_min_tokens: int,
+) -> list[str]:
+    rollout = standing.rollout
+    warmth = rollout_facts.warmth(conn, rollout.id)
+    asked, running = warmth.tokens_asked, warmth.running
+    pace = rollout.strategy.warm_tokens_per_s
+    allowed = None if pace is None else pace * ((now - standing.since).total_seconds() + BURST_S)
+    rung: list[str] = []
+    for candidate in rollout_facts.next_warmups(conn, rollout.id, LOOKED_AT):
+        if running + len(rung) >= IN_FLIGHT or (allowed is not None and asked >= allowed):
+            break
+        head = heads.load_head(conn, candidate.tenant, candidate.conversation)
+        why = _why_not(conn, rollout, candidate, head, rebuild_min_tokens)
+        if why is not None or head.last is None:
+            rollout_facts.skip(conn, rollout.id, candidate.place, why or "it has no answer")
+            continue
+        rebuild = _ask_for(conn, rollout, candidate, head, rebuild=new_id("rb_"))
+        if rebuild is not None:
+            asked += head.window_tokens
+            rung.append(rebuild)
+    return rung
+
+
+def _ask_for(
+    conn: Connection, rollout: Rollout, candidate: Candidate, head: Head, *, rebuild: str
+) -> str | None:
+    """None where another rollout is warming the conversation at this moment."""
+    assert head.last is not None  # noqa: S101 it would have been skipped
+    try:
+        with conn.begin_nested():
+            rebuilds.enqueue(
+                conn,
+                rebuild=rebuild,
+                tenant=candidate.tenant,
+                conversation=candidate.conversation,
+                turn=head.last.turn,
+                attempt=1,
+                revision=rollout.target,
+                offer=None,
+                tokens_total=head.window_tokens,
+                queue=RebuildQueue.BACKGROUND,
+                rollout=rollout.id,
+            )
+    except VersionConflict:
+        rollout_facts.skip(conn, rollout.id, candidate.place, "another rollout warms it")
+        return None
+    rollout_facts.warm_by(conn, rollout.id, candidate.place, rebuild=rebuild, tokens=head.window_tokens)
+    return rebuild
+
+
+def _why_not(
+    conn: Connection, rollout: Rollout, candidate: Candidate, head: Head, rebuild_min_tokens: int
+) -> str | None:
+    """Why the conversation is not warmed, where it is not."""
+    if head.deleted or head.erased is not None:
+        return "it was deleted"
+    if head.last is None or head.window_tokens < rebuild_min_tokens:
+        return "its history is so short that a turn prefills it on the spot"
+    if head.last.engine_revision == rollout.target:
+        return "it is on the target already"
+    stored = artifacts.of_conversation(conn, candidate.tenant, candidate.conversation, head.ancestors)
+    if any(artifact.revision == rollout.target for artifact in stored):
+        return "it has KV of the target"
+    ours = fleet.find_descriptor(conn, rollout.target)
+    theirs = fleet.find_descriptor(conn, head.last.engine_revision)
+    if ours is None or theirs is None or not same_text(ours, theirs):
+        return "the text identity differs: its history is rendered anew"
+    return None
