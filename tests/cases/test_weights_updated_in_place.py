@@ -45,7 +45,7 @@ def answer(reply: Reply) -> tuple[list[int], list[float]]:
 def test_k5_five_runs_warm_after_an_update_in_place_equals_cold_on_the_new_weights(
     updatable: RealEngine, v12_engine: RealEngine, v13_engine: RealEngine, tiny_v13: Path
 ) -> None:
-    ids = prompt("five runs")
+    ids = prompt("five runs, in place")
     old, new = published(v12_engine, ids), published(v13_engine, ids)
     cold = updatable.generate(ids)
     warm = updatable.generate(ids, offer=old, cache_salt="only from the store")

@@ -36,6 +36,7 @@ class WatchPost:
 
     def __init__(self, path: Path, watch: WeightsWatch) -> None:
         self._watch = watch
+        path.parent.mkdir(parents=True, exist_ok=True)
         # A new file each time: a reader of a boot before must not take this one's word.
         path.unlink(missing_ok=True)
         path.write_bytes(POST.pack(0, time.monotonic()))

@@ -37,7 +37,8 @@ def watch() -> FakeWatch:
 
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
-    return path_of(tmp_path, 0)
+    """In a folder that is not there yet: the worker may come before the scheduler."""
+    return path_of(tmp_path / "run", 0)
 
 
 @pytest.fixture
@@ -106,6 +107,7 @@ def test_who_has_not_looked_for_long_is_not_believed(
 @pytest.mark.parametrize("content", [None, b"", b"short"])
 def test_where_no_worker_writes_the_weights_are_not_watched(path: Path, content: bytes | None) -> None:
     if content is not None:
+        path.parent.mkdir()
         path.write_bytes(content)
     with pytest.raises(InvalidInput, match="rank 0 must run on the machine"):
         WatchReader(path)
