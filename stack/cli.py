@@ -6,12 +6,24 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from service.domain.errors import EverturnError
-from stack.commands import audit, contract, erase, events, guard, keys, kv, local, retention, revision
+from stack.commands import (
+    audit,
+    contract,
+    erase,
+    events,
+    guard,
+    keys,
+    kv,
+    local,
+    retention,
+    revision,
+    rollout,
+)
 from stack.errors import StackError, unusable
 
 DATA = Path(".everturn")
 
-COMMANDS = (local, guard, revision, kv, events, erase, contract, keys, audit, retention)
+COMMANDS = (local, guard, revision, rollout, kv, events, erase, contract, keys, audit, retention)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

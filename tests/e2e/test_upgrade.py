@@ -222,6 +222,27 @@ def test_rolling_back_uses_the_old_artifacts_again(fleet: Fleet, alias: str, cha
     assert fleet.output(turn) == fleet.cold(fleet.v12, turn).tokens
 
 
+def test_a_rollout_warms_and_moves_live_conversations_and_no_answer_is_wrong(
+    fleet: Fleet, alias: str, chat: Chat
+) -> None:
+    wanted = {"alias": alias, "to": fleet.v13["revision"], "warm": 5, "shift": [50, 100], "hold_s": [2, 0]}
+    admin = fleet.deployment.admin
+    rollout = admin("POST", "/rollouts", wanted | {"drain": "never", "reason": "test"})["rollout"]
+    turns: list[dict[str, Any]] = []
+    while (found := admin("GET", f"/rollouts/{rollout}"))["state"] != "done":
+        assert found["state"] in ("planned", "warming", "shifting"), found
+        turns.append(chat.say("Thank you!"))
+    turns.append(chat.say(TURNS[2]))
+    engines = {engine["revision"]: engine for engine in (fleet.v12, fleet.v13)}
+    for turn in turns:
+        assert fleet.output(turn) == fleet.cold(engines[turn["revision"]], turn).tokens
+    assert turns[-1]["revision"] == fleet.v13["revision"]
+    first = next(turn for turn in turns if turn["revision"] == fleet.v13["revision"])
+    assert (first["kv"]["plan"], first["kv"]["source"]) == ("reuse", "reused"), "it was warmed"
+    assert (found["warm"]["total"], found["warm"]["done"]) == (1, 1)
+    assert fleet.auditor.cross_revision_hits() == 0
+
+
 def test_staying_keeps_the_conversation_on_the_old_revision(fleet: Fleet, alias: str, chat: Chat) -> None:
     fleet.point(alias, fleet.v13)
     turn = chat.say(TURNS[2], on_upgrade="stay")

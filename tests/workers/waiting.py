@@ -139,6 +139,22 @@ def new_id(prefix: str) -> str:
     return f"{prefix}{uuid4().hex}"
 
 
+def make_answered(database: Engine) -> ConversationId:
+    """One turn old, on v12, and nothing is open."""
+    conversation, turn = ConversationId(new_id("conv_")), TurnId(new_id("resp_"))
+    history: list[Event] = [
+        ConversationCreated(alias="production"),
+        *_asked(turn),
+        _pinned(turn),
+        _answered(turn),
+    ]
+    with database.begin() as conn:
+        event_store.append(
+            conn, tenant=ACME, stream=conversation, expected_version=0, events=history, now=now()
+        )
+    return conversation
+
+
 def _asked(turn: TurnId) -> tuple[MessageAccepted, TurnStarted]:
     item = ItemId(new_id("msg_"))
     started = TurnStarted(

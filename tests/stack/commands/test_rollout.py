@@ -1,0 +1,149 @@
+"""`everturn rollout` against the running API: started, watched, stopped and taken back; and refused in one line."""
+
+import io
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from stack.cli import main
+from stack.commands.rollout import STOPPED, line, watch
+from tests.api.rolling import advance, beating
+from tests.api.stack import Stack, running_stack
+
+Rollout = Callable[..., int]
+
+
+@pytest.fixture
+def stack(database: str) -> Iterator[Stack]:
+    with running_stack(database) as running:
+        running.start_engine("a", alias=True)
+        yield running
+
+
+@pytest.fixture
+def rollout(stack: Stack, tmp_path: Path) -> Rollout:
+    key = tmp_path / "operator.key"
+    key.write_text(stack.secrets.operator)
+    return lambda *given: main(["rollout", *given, "--api", stack.url, "--key-file", str(key)])
+
+
+def printed(capsys: pytest.CaptureFixture[str]) -> list[str]:
+    return capsys.readouterr().out.splitlines()
+
+
+def test_it_is_started_with_every_choice_watched_and_shown(
+    stack: Stack, rollout: Rollout, capsys: pytest.CaptureFixture[str]
+) -> None:
+    new = stack.start_engine("b")
+    begun = ["start", "production", new.revision, "--warm", "3", "--tokens-per-s", "500"]
+    begun += ["--shift", "50,100", "--hold", "1,0", "--drain", "never", "--max-refusals", "2"]
+    assert rollout(*begun, "--reason", "better", "--by", "ada") == 0
+    [name] = printed(capsys)
+    strategy = stack.admin.get(f"/admin/rollouts/{name}").json()["strategy"]
+    assert strategy == {
+        "warm": 3,
+        "warm_tokens_per_s": 500,
+        "shift": [{"percent": 50, "hold_s": 1}, {"percent": 100, "hold_s": 0}],
+        "drain": "never",
+        "limits": {"refusals": 2, "failed_attempts": 5, "failed_rebuilds": 5},
+    }
+    with beating(stack):
+        assert rollout("watch", name) == 0
+    told = printed(capsys)
+    assert "done  100%  all conversations moved; engines of before not drained, as asked" in told[-1]
+    assert any("shifting  50%" in one for one in told)
+    assert rollout("show", name) == 0
+    shown = "\n".join(printed(capsys))
+    assert f"to   {new.revision}" in shown
+    assert "troubles: refusals 0, failed_attempts 0, failed_rebuilds 0" in shown
+    assert rollout("ls", "--alias", "production") == 0
+    assert printed(capsys)[0].startswith(f"{name}  production  20")
+
+
+def test_it_is_paused_resumed_aborted_and_taken_back(
+    stack: Stack, rollout: Rollout, capsys: pytest.CaptureFixture[str]
+) -> None:
+    old, new = stack.alias_revision(), stack.start_engine("b").revision
+    rollout("start", "production", new, "--shift", "50,100", "--hold", "600")
+    [name] = printed(capsys)
+    advance(stack)
+    assert rollout("pause", name, "--reason", "lunch") == 0
+    assert "paused  50%" in printed(capsys)[0]
+    assert rollout("watch", name) == STOPPED
+    assert printed(capsys)[-1].endswith("lunch")
+    assert rollout("resume", name) == 0
+    assert rollout("back", name, "--reason", "worse") == 0
+    leads_back = printed(capsys)[-1].split()[0]
+    advance(stack)
+    assert rollout("show", leads_back) == 0
+    assert f"takes back {name}" in "\n".join(printed(capsys))
+    assert rollout("watch", name) == 1, "it was rolled back"
+    rollout("start", "production", new)
+    another = printed(capsys)[-1]
+    assert rollout("abort", another, "--reason", "wrong file") == 0
+    assert "aborted" in printed(capsys)[0]
+    assert stack.alias_revision() == old
+
+
+def test_a_refusal_is_one_line(stack: Stack, rollout: Rollout, capsys: pytest.CaptureFixture[str]) -> None:
+    assert rollout("start", "production", stack.alias_revision()) == 1
+    error = capsys.readouterr().err
+    assert error.count("\n") == 1
+    assert "points at" in error
+    assert rollout("abort", "ro_0") == 1
+
+
+FOUND: dict[str, Any] = {
+    "from": "rev_" + "12" * 32,
+    "to": "rev_" + "13" * 32,
+    "state": "warming",
+    "percent": 0,
+    "reason": "",
+    "waiting": "2 conversations are still to be warmed",
+    "warm": {"total": 5, "waiting": 1, "running": 1, "tokens_done": 300},
+    "age_s": 4.2,
+    "eta_s": 7.9,
+    "ended_at": None,
+}
+
+
+def test_a_line_says_where_it_stands_how_long_and_what_it_waits_for() -> None:
+    assert line(FOUND) == (
+        "rev_12121212 → rev_13131313  warming  0%  warmed 3/5, 300 tokens  for 4 s  about 8 s left  "
+        "2 conversations are still to be warmed"
+    )
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def looks(*changes: dict[str, Any]) -> Callable[[], dict[str, Any]]:
+    left = iter(changes)
+    return lambda: FOUND | next(left)
+
+
+OLDER = {"age_s": 5.0}
+DONE = {"state": "done", "percent": 100, "reason": "moved", "ended_at": "2026-01-01T00:00:00Z"}
+
+
+def test_a_log_gets_a_line_for_each_change_alone() -> None:
+    out = io.StringIO()
+    assert watch(looks({}, OLDER, OLDER, DONE), out, lambda _: None) == 0
+    assert [one.split("  ")[1] for one in out.getvalue().splitlines()] == ["warming", "done"]
+
+
+def test_a_terminal_is_drawn_anew_and_keeps_a_line_for_each_state() -> None:
+    out = Terminal()
+    assert watch(looks({}, OLDER, DONE), out, lambda _: None) == 0
+    assert out.getvalue().count("\r") == 3
+    assert out.getvalue().count("\n") == 2
+
+
+def test_a_watch_ends_where_somebody_has_to_decide() -> None:
+    assert watch(looks({}, {"state": "paused"}), io.StringIO(), lambda _: None) == STOPPED
+    aborted = DONE | {"state": "aborted"}
+    assert watch(looks({}, aborted), io.StringIO(), lambda _: None) == 1
