@@ -37,6 +37,9 @@ class Fleet:
     def point(self, alias: str, engine: dict[str, Any]) -> None:
         self.deployment.admin("PUT", f"/aliases/{alias}", {"revision": engine["revision"], "by": "test"})
 
+    def rollout(self, rollout: str) -> dict[str, Any]:
+        return {**self.deployment.admin("GET", f"/rollouts/{rollout}")}
+
     def chat(self, alias: str) -> "Chat":
         return Chat(url=self.deployment.url, key=self.deployment.keys.tenant_key, alias=alias).opened()
 

@@ -226,10 +226,10 @@ def test_a_rollout_warms_and_moves_live_conversations_and_no_answer_is_wrong(
     fleet: Fleet, alias: str, chat: Chat
 ) -> None:
     wanted = {"alias": alias, "to": fleet.v13["revision"], "warm": 5, "shift": [50, 100], "hold_s": [2, 0]}
-    admin = fleet.deployment.admin
-    rollout = admin("POST", "/rollouts", wanted | {"drain": "never", "reason": "test"})["rollout"]
+    started = fleet.deployment.admin("POST", "/rollouts", wanted | {"drain": "never", "reason": "test"})
+    rollout = str(started["rollout"])
     turns: list[dict[str, Any]] = []
-    while (found := admin("GET", f"/rollouts/{rollout}"))["state"] != "done":
+    while (found := fleet.rollout(rollout))["state"] != "done":
         assert found["state"] in ("planned", "warming", "shifting"), found
         turns.append(chat.say("Thank you!"))
     turns.append(chat.say(TURNS[2]))
