@@ -15,6 +15,7 @@ from service.domain.events import (
     FLEET,
     AliasMoved,
     ConversationId,
+    Event,
     MessageAccepted,
     TenantId,
     TurnId,
@@ -242,7 +243,10 @@ def test_readers_of_the_whole_log_have_the_transaction_to_order_by(engine: Engin
 
 
 def test_more_events_than_a_statement_takes_are_one_append(conn: Connection) -> None:
-    told = [created(), *(said(f"{number}", f"msg_{number}") for number in range(2 * event_store.AT_ONCE))]
+    told: list[Event] = [
+        created(),
+        *(said(f"{number}", f"msg_{number}") for number in range(2 * event_store.AT_ONCE)),
+    ]
     assert append(conn, *told) == len(told)
     assert event_store.read(conn, tenant=ACME, stream=CHAT) == told
     assert (
