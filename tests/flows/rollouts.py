@@ -83,6 +83,10 @@ class Scene:
         """With one answer, and nothing open."""
         first = accept(self.conn, on_upgrade=policy)
         running = Running(conversation=first.conversation, turn=first.turn)
+        self.answered(running)
+        return running
+
+    def answered(self, running: Running) -> None:
         turn_flow.complete_turn(
             self.conn,
             tenant=ACME,
@@ -91,7 +95,6 @@ class Scene:
             completed=completed(pin(self.conn, running)),
             now=self.now,
         )
-        return running
 
     def asked(self, chat: Running, policy: OnUpgrade | None = None) -> Running:
         """The next turn of it, accepted."""
