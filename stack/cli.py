@@ -15,6 +15,7 @@ from stack.commands import (
     keys,
     kv,
     local,
+    rebuilds,
     retention,
     revision,
     rollout,
@@ -23,7 +24,7 @@ from stack.errors import StackError, unusable
 
 DATA = Path(".everturn")
 
-COMMANDS = (local, guard, revision, rollout, kv, events, erase, contract, keys, audit, retention)
+COMMANDS = (local, guard, revision, rollout, rebuilds, kv, events, erase, contract, keys, audit, retention)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlencode
 
 import httpx
 
@@ -113,8 +114,8 @@ class FleetClient:
 
     def rollouts(self, alias: str | None = None) -> list[dict[str, Any]]:
         """The newest first."""
-        query = f"?alias={alias}" if alias else ""
-        return list(self._call("GET", f"/admin/rollouts{query}")["data"])
+        query = urlencode({"alias": alias} if alias else {})
+        return list(self._call("GET", f"/admin/rollouts?{query}")["data"])
 
     def rollout(self, rollout: str) -> Mapping[str, Any]:
         return self._call("GET", f"/admin/rollouts/{rollout}")
@@ -122,6 +123,17 @@ class FleetClient:
     def move_rollout(self, rollout: str, how: str, why: Mapping[str, Any]) -> Mapping[str, Any]:
         """`how` is pause, resume, abort or back; returns the rollout that is then to be watched."""
         return self._call("POST", f"/admin/rollouts/{rollout}/{how}", why)
+
+    def rebuilds(self, wanted: Mapping[str, str]) -> list[dict[str, Any]]:
+        """The newest first; `wanted` are the API's own filters."""
+        return list(self._call("GET", f"/admin/rebuilds?{urlencode(wanted)}")["data"])
+
+    def rebuild(self, rebuild: str) -> Mapping[str, Any]:
+        return self._call("GET", f"/admin/rebuilds/{rebuild}")
+
+    def move_rebuild(self, rebuild: str, how: str, why: Mapping[str, Any]) -> Mapping[str, Any]:
+        """`how` is cancel or retry."""
+        return self._call("POST", f"/admin/rebuilds/{rebuild}/{how}", why)
 
     def _call(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> Mapping[str, Any]:
         try:

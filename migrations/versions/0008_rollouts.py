@@ -97,7 +97,8 @@ VIEW_FILES = ("rollouts_v1", "rollout_turns_v1", "decisions_v2")
 
 def upgrade() -> None:
     views = [(VIEWS / f"{name}.sql").read_text() for name in VIEW_FILES]
-    for sql in (ROLLOUTS, WARMUPS, JOBS, EVENTS, *views, PRIVILEGES):
+    # Events before rebuilds, as those who write both lock them.
+    for sql in (ROLLOUTS, WARMUPS, EVENTS, JOBS, *views, PRIVILEGES):
         op.execute(sql.strip().removesuffix(";"))
 
 

@@ -1,4 +1,4 @@
-"""`/admin`: revisions, aliases, engines and rebuilds, for those who hold an operator's key."""
+"""`/admin`: revisions, aliases and engines, for those who hold an operator's key."""
 
 from dataclasses import asdict
 from typing import Any, Literal
@@ -19,7 +19,7 @@ from service.domain.events import ConversationId, OnUpgrade
 from service.domain.plan import Engine, EngineRole
 from service.domain.revision import Descriptor, RevisionDigest, parse_digest
 from service.rollout_flow import KeepPolicy
-from service.store import adapters, artifacts, fleet, rebuilds
+from service.store import adapters, artifacts, fleet
 
 router = APIRouter(prefix="/admin")
 
@@ -200,15 +200,3 @@ async def list_artifacts(conversation_id: str, service: ServiceOf, _: Operator) 
         lambda conn: artifacts.list_artifacts(conn, ConversationId(conversation_id))
     )
     return {"data": [asdict(artifact) for artifact in found]}
-
-
-@router.get("/rebuilds/{rebuild_id}")
-async def read_rebuild(rebuild_id: str, service: ServiceOf, _: Operator) -> Response:
-    found = await service.database.run(lambda conn: rebuilds.find(conn, rebuild_id))
-    if found is None:
-        raise NotFound("rebuild", rebuild_id)
-    times = {
-        name: value.isoformat() if (value := getattr(found, name)) else None
-        for name in ("created_at", "started_at", "finished_at")
-    }
-    return JSONResponse(asdict(found) | times)

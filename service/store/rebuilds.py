@@ -185,6 +185,41 @@ def find(conn: Connection, rebuild: str) -> Rebuild | None:
     return None if row is None else _rebuild(dict(row))
 
 
+def list_newest(
+    conn: Connection,
+    *,
+    state: RebuildState | None = None,
+    queue: RebuildQueue | None = None,
+    rollout: str | None = None,
+    limit: int,
+) -> list[Rebuild]:
+    given = ((rebuilds.c.state, state), (rebuilds.c.queue, queue), (rebuilds.c.rollout_id, rollout))
+    query = (
+        select(rebuilds)
+        .where(*(column == value for column, value in given if value is not None))
+        .order_by(rebuilds.c.created_at.desc(), rebuilds.c.rebuild_id)
+        .limit(limit)
+    )
+    return [_rebuild(dict(row)) for row in conn.execute(query).mappings()]
+
+
+def end_by_hand(conn: Connection, rebuild: str, state: RebuildState, reason: str) -> bool:
+    """Whoever works on it has lost the fence. False where it has ended already."""
+    values = {"state": state, "finished_at": CLOCK, "reason": reason}
+    active = and_(rebuilds.c.rebuild_id == rebuild, _active())
+    return conn.execute(update(rebuilds).where(active).values(values)).rowcount == 1
+
+
+def requeue(conn: Connection, rebuild: str) -> bool:
+    """False where it did not end without a result."""
+    ended = and_(
+        rebuilds.c.rebuild_id == rebuild,
+        rebuilds.c.state.in_([RebuildState.FAILED, RebuildState.SUPERSEDED]),
+    )
+    values = {"state": RebuildState.QUEUED, "finished_at": None, "reason": None, "owner": None}
+    return conn.execute(update(rebuilds).where(ended).values(values)).rowcount == 1
+
+
 def supersede(conn: Connection, *, turn: TurnId) -> None:
     """The turn goes on without: whoever still works on its rebuilds has lost the fence."""
     conn.execute(

@@ -34,6 +34,7 @@ TROUBLES = text("""
     ) AS failed_attempts, (
         SELECT count(*) FROM rebuilds
         WHERE state = 'failed' AND revision = :target AND finished_at > :since_time
+            AND reason NOT LIKE 'cancelled by %'
     ) AS failed_rebuilds
 """)
 

@@ -7,6 +7,7 @@ from service import edit_flow, rollout_flow, shift_flow
 from service.domain.adapter import ServedAdapter, effective
 from service.domain.artifact import BootId
 from service.domain.events import OnUpgrade
+from service.domain.plan import EngineRole
 from service.domain.rollout_events import Drain, RolloutState
 from service.rollout_advance_flow import IN_FLIGHT
 from service.store import rebuilds, rollout_facts
@@ -69,7 +70,7 @@ def test_nothing_is_warmed_for_another_tokenizer(at: Scene) -> None:
     engine = rollout_flow.NewEngine(
         boot=BootId("boot_t"),
         address="http://127.0.0.1:9",
-        role=rollout_flow.EngineRole.BOTH,
+        role=EngineRole.BOTH,
         descriptor=descriptor("b", tokenizer="other"),
         expected=None,
     )

@@ -9,7 +9,7 @@ import pytest
 
 from stack.cli import main
 from stack.commands.rollout import STOPPED, line, watch
-from tests.api.rolling import advance, beating
+from tests.api.rolling import advance, beating, start
 from tests.api.stack import Stack, running_stack
 
 Rollout = Callable[..., int]
@@ -147,3 +147,29 @@ def test_a_watch_ends_where_somebody_has_to_decide() -> None:
     assert watch(looks({}, {"state": "paused"}), io.StringIO(), lambda _: None) == STOPPED
     aborted = DONE | {"state": "aborted"}
     assert watch(looks({}, aborted), io.StringIO(), lambda _: None) == 1
+
+
+def test_the_rebuilds_of_a_rollout_are_listed_cancelled_and_tried_again(
+    stack: Stack, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    chat = stack.conversation()
+    stack.ask("one", conversation=chat)
+    stack.bell.unheard = True
+    rollout = start(stack, stack.start_engine("b").revision, warm=1)
+    for _ in range(2):
+        advance(stack)
+    key = tmp_path / "operator.key"
+    key.write_text(stack.secrets.operator)
+
+    def rebuilds(*given: str) -> list[str]:
+        assert main(["rebuilds", *given, "--api", stack.url, "--key-file", str(key)]) == 0
+        return printed(capsys)
+
+    [one] = rebuilds("ls", "--state", "queued", "--rollout", rollout)
+    name, queue, state, *_ = one.split("  ")
+    assert (queue, state, one.split("  ")[-1]) == ("background", "queued", f"for {rollout}")
+    assert rebuilds("ls", "--state", "done") == []
+    assert f"conversation: {chat}" in rebuilds("show", name)
+    assert "superseded" in rebuilds("cancel", name, "--by", "ada")[0]
+    assert rebuilds("ls", "--rollout", rollout)[0].endswith("cancelled by ada")
+    assert "queued" in rebuilds("retry", name)[0]
