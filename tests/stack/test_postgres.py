@@ -152,7 +152,11 @@ def test_a_second_supervisor_is_refused_and_told_who_the_first_is(
     engine.dispose()
 
 
-@pytest.mark.parametrize("content", [b"", b"garbage\n", b"1\n", f"{os.getpid()}\n".encode()])
+@pytest.mark.parametrize(
+    "content",
+    [b"", b"garbage\n", b"1\n", f"{os.getpid()}\n".encode()],
+    ids=["empty", "garbage", "of init", "of ourselves"],
+)
 def test_a_leftover_pid_file_is_no_obstacle(cluster_directory: Path, content: bytes) -> None:
     (cluster_directory / "data/postmaster.pid").write_bytes(content)
     with EmbeddedPostgres(cluster_directory, durable=False) as server:

@@ -40,7 +40,17 @@ def chosen(store: BlockStore, selection: Selection) -> set[str]:
         (Selection(boot=BootId("boot_b")), {"kv_new12000"}),
         (Selection(boot=BootId("boot_c"), revision=V12.digest), set()),
     ],
-    ids=str,
+    ids=[
+        "everything",
+        "a handle",
+        "a revision",
+        "the beginning of one",
+        "since",
+        "until",
+        "between",
+        "a boot",
+        "nothing",
+    ],
 )
 def test_all_that_is_asked_for_must_match(
     block_store: BlockStore, selection: Selection, expected: set[str]
