@@ -8,6 +8,7 @@ from sqlalchemy import Connection
 
 from service import shift_flow
 from service.domain.errors import VersionConflict
+from service.domain.events import OnUpgrade
 from service.domain.head import Head
 from service.domain.plan import EngineRole, EngineState, RebuildQueue
 from service.domain.revision import same_text
@@ -161,6 +162,8 @@ def _why_not(
         return "its history is so short that a turn prefills it on the spot"
     if head.last.engine_revision == rollout.target:
         return "it is on the target already"
+    if head.newest is not None and head.newest.started.on_upgrade is not OnUpgrade.REPLAY:
+        return f"its on_upgrade is {head.newest.started.on_upgrade}"
     stored = artifacts.of_conversation(conn, candidate.tenant, candidate.conversation, head.ancestors)
     if any(artifact.revision == rollout.target for artifact in stored):
         return "it has KV of the target"

@@ -18,6 +18,8 @@ from service.store.tables import aliases
 
 LOOK_BACK = 50
 """Turns of the alias that are looked through for each conversation to warm: the same ones come again and again."""
+MOST_TURNS, MOST_EVENTS = 200_000, 2_000_000
+"""That are looked through at all: who has not spoken in these is not among those who will next."""
 
 TROUBLES = text("""
     SELECT (
@@ -42,6 +44,7 @@ RECENT = text("""
     WITH recent AS (
         SELECT tenant_id, stream, position FROM events
         WHERE type = 'turn.started' AND payload ->> 'alias' = :alias
+            AND position > (SELECT max(position) FROM events) - :depth
         ORDER BY position DESC LIMIT :looked_at
     )
     INSERT INTO rollout_warmups (rollout_id, place, tenant_id, conversation_id)
@@ -120,7 +123,8 @@ def troubles(conn: Connection, target: RevisionDigest, *, since: int, since_time
 
 def choose_warmups(conn: Connection, rollout: RolloutId, alias: str, warm: int) -> None:
     """The conversations that had a turn on the alias last, the latest first."""
-    given = {"rollout": rollout, "alias": alias, "warm": warm, "looked_at": warm * LOOK_BACK}
+    looked_at = min(warm * LOOK_BACK, MOST_TURNS)
+    given = {"rollout": rollout, "alias": alias, "warm": warm, "looked_at": looked_at, "depth": MOST_EVENTS}
     conn.execute(RECENT, given)
 
 

@@ -1,6 +1,7 @@
 """`everturn rollout start | ls | show | watch | pause | resume | abort | back`: an alias moved in steps, and taken back."""
 
 import argparse
+import shutil
 import sys
 import time
 from collections.abc import Callable, Mapping
@@ -128,10 +129,16 @@ def _move(given: argparse.Namespace) -> int:
 def _watch(given: argparse.Namespace) -> int:
     with httpx.Client(trust_env=False) as http:
         client = operator_api.fleet_client(given, http)
-        return watch(lambda: client.rollout(given.rollout), sys.stdout, time.sleep)
+        width = shutil.get_terminal_size().columns
+        return watch(lambda: client.rollout(given.rollout), sys.stdout, time.sleep, width)
 
 
-def watch(look: Callable[[], Mapping[str, Any]], out: TextIO, sleep: Callable[[float], object]) -> int:
+def watch(
+    look: Callable[[], Mapping[str, Any]],
+    out: TextIO,
+    sleep: Callable[[float], object],
+    width: int = sys.maxsize,
+) -> int:
     """One line that is drawn anew on a terminal; elsewhere a line for each change."""
     terminal, last, state = out.isatty(), "", ""
     while True:
@@ -139,7 +146,8 @@ def watch(look: Callable[[], Mapping[str, Any]], out: TextIO, sleep: Callable[[f
         now = line(found)
         if terminal:
             kept = "\n" if state and state != found["state"] else ""
-            out.write(f"{kept}{CLEAR_LINE}{now}")
+            # A line that wraps cannot be drawn over.
+            out.write(f"{kept}{CLEAR_LINE}{now[: width - 1]}")
         elif _steady(found) != last:
             out.write(f"{now}\n")
         out.flush()

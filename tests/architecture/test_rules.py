@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from service.domain import rollout
 from service.domain.turn import TRANSITIONS
 
 ROOT = Path(__file__).parents[2]
@@ -124,3 +125,12 @@ def test_the_drawn_life_of_a_turn_names_every_transition() -> None:
         assert before in drawn
         assert event in drawn
         assert after in drawn
+
+
+def test_the_states_of_a_rollout_in_its_runbook_are_those_of_its_table() -> None:
+    text = (ROOT / "docs/rollout-runbook.md").read_text()
+    drawn = set(re.findall(r"^\| (\w+) \| `(rollout\.\w+)` \| ([\w, ]+) \|$", text, re.MULTILINE))
+    table = {
+        (before, event, ", ".join(sorted(after))) for (before, event), after in rollout.TRANSITIONS.items()
+    }
+    assert drawn == table

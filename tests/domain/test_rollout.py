@@ -12,6 +12,7 @@ from service.domain.errors import Conflict, Internal, InvalidInput
 from service.domain.rollout import (
     ACTIVE,
     TRANSITIONS,
+    Facts,
     Route,
     Troubles,
     Waiting,
@@ -178,6 +179,42 @@ def test_without_warming_it_begins_to_move() -> None:
     move = next_move(rollout(warm=0), CALM)
     assert isinstance(move, RolloutStepped)
     assert (move.state, move.percent) == (RolloutState.SHIFTING, 10)
+
+
+FACTS = st.builds(
+    replace,
+    st.just(CALM),
+    serving=st.booleans(),
+    warming=st.integers(0, 1),
+    strict=st.integers(0, 1),
+    draining=st.integers(0, 1),
+    drainable=st.sampled_from([(), (OLD,)]),
+    now=st.integers(0, 120).map(lambda seconds: CALM.now + timedelta(seconds=seconds)),
+    troubles=st.builds(Troubles, failed_attempts=st.sampled_from([0, 0, 0, 3])),
+)
+
+
+@given(st.lists(st.tuples(FACTS, st.sampled_from([None, None, None, PAUSED, RESUMED, ABORTED, BACK]))))
+def test_whatever_it_finds_and_whoever_moves_it_it_goes_one_way(
+    found: list[tuple[Facts, RolloutMove | None]],
+) -> None:
+    at = rollout()
+    told: list[object] = [started()]
+    for facts, hand in found:
+        move = hand or next_move(at, facts)
+        try:
+            check(at, move) if not isinstance(move, Waiting) else None
+        except Conflict:
+            assert hand is not None, "what it does by itself is always allowed"
+            continue
+        if isinstance(move, Waiting):
+            continue
+        before, at = at, advance(at, move)
+        told.append(move)
+        assert at.percent >= before.percent
+        assert at.step - before.step in (0, 1)
+        assert before.state in ACTIVE | {RolloutState.DONE}
+    assert fold(told) == at
 
 
 @pytest.mark.parametrize(

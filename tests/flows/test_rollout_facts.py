@@ -56,6 +56,15 @@ def test_who_is_on_the_target_already_is_not_warmed(at: Scene) -> None:
     assert skipped(at) == ["it is on the target already"]
 
 
+@pytest.mark.parametrize("policy", [OnUpgrade.STAY, OnUpgrade.STAY_STRICT])
+def test_who_stays_is_not_warmed(at: Scene, policy: OnUpgrade) -> None:
+    at.chat(policy)
+    rollout = at.start(warm=5)
+    at.step(rollout)
+    assert at.step(rollout) == []
+    assert skipped(at) == [f"its on_upgrade is {policy}"]
+
+
 def test_who_was_deleted_is_not_warmed(at: Scene) -> None:
     chat = at.chat()
     delete(at, chat)

@@ -143,6 +143,13 @@ def test_a_terminal_is_drawn_anew_and_keeps_a_line_for_each_state() -> None:
     assert out.getvalue().count("\n") == 2
 
 
+def test_a_terminal_is_never_written_past_its_edge() -> None:
+    out = Terminal()
+    watch(looks({}, DONE), out, lambda _: None, 40)
+    drawn = [one.rpartition("\x1b[K")[2] for one in out.getvalue().splitlines()]
+    assert [len(one) for one in drawn if one] == [39, 39]
+
+
 def test_a_watch_ends_where_somebody_has_to_decide() -> None:
     assert watch(looks({}, {"state": "paused"}), io.StringIO(), lambda _: None) == STOPPED
     aborted = DONE | {"state": "aborted"}
