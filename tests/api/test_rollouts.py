@@ -244,7 +244,7 @@ def test_queues_and_rollouts_are_counted(stack: Stack) -> None:
     _, new = fleet_of_two(stack)
     talked(stack, 1)
     stack.bell.unheard = True
-    start(stack, new.revision, warm=1)
+    rollout = start(stack, new.revision, warm=1)
     for _ in range(2):
         advance(stack)
     time.sleep(0.01)
@@ -255,6 +255,10 @@ def test_queues_and_rollouts_are_counted(stack: Stack) -> None:
         line for line in text.splitlines() if line.startswith("everturn_rebuild_queue_oldest_seconds{")
     ]
     assert float(oldest.rsplit(" ", 1)[1]) > 0
+    move(stack, rollout, "abort")
+    text = stack.client("").get("/metrics").text
+    assert "everturn_rollout_percent{" not in text
+    assert "everturn_rebuild_queue_depth{" not in text
 
 
 @pytest.mark.parametrize(("shift", "share"), [([10, 100], 10), ([50, 100], 50)])

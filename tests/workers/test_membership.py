@@ -85,6 +85,24 @@ class Scene:
         return self.api.held
 
 
+def test_an_engine_that_ends_goes_by_force_whoever_is_pinned_to_it(tmp_path: Path) -> None:
+    (tmp_path / "key").write_text("operator-key")
+    asked: list[str] = []
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        asked.append(f"{request.method} {request.url.raw_path.decode()}")
+        return httpx.Response(200, json={})
+
+    with httpx.Client(transport=httpx.MockTransport(answer)) as http:
+        client = FleetClient(http=http, api="http://api", key_file=tmp_path / "key")
+        client.drain(BootId("boot_1"))
+        client.forget(BootId("boot_1"))
+    assert asked == [
+        "POST /admin/engines/boot_1/drain?force=true",
+        "DELETE /admin/engines/boot_1?force=true",
+    ]
+
+
 @pytest.fixture
 def scene(tmp_path: Path) -> Iterator[Callable[..., Scene]]:
     (tmp_path / "key").write_text("operator-key")
