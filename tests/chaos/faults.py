@@ -48,7 +48,7 @@ def all_faults(trace: Sequence[Message], kinds: Sequence[Kind]) -> list[Fault]:
 
 
 def choose(trace: Sequence[Message], runs: int, kinds: Sequence[Kind] = OF_A_TURN) -> list[Fault]:
-    """So many of all: every kind and moment at each commit first, then each message once, killing either, then the rest.
+    """So many of all: each message once, killing either; then every kind and moment at each commit; then the rest.
 
     What does not fit is left out evenly; more than there are come round again.
     """
@@ -63,11 +63,12 @@ def choose(trace: Sequence[Message], runs: int, kinds: Sequence[Kind] = OF_A_TUR
 
 
 def _level(fault: Fault, commits: set[int], kills: Sequence[Kind]) -> int:
-    if fault.number in commits:
+    killed = fault.kind in kills and fault.moment is list(Moment)[fault.number % 2]
+    if killed and fault.kind is kills[fault.number // 2 % 2]:
         return 0
-    if fault.kind not in kills or fault.moment is not list(Moment)[fault.number % 2]:
-        return 3
-    return 1 if fault.kind is kills[fault.number // 2 % 2] else 2
+    if fault.number in commits:
+        return 1
+    return 2 if killed else 3
 
 
 def spread(faults: Sequence[Fault], count: int) -> list[Fault]:

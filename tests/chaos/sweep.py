@@ -79,8 +79,9 @@ def a_rebuild(rig: Rig) -> Scenario:
 def trace(rig: Rig, client: OpenAI, scenario: Scenario = A_TURN) -> list[Message]:
     """The messages of a turn that nothing happens to; the turns before it have made what is made once."""
     conversation = client.conversations.create().id
-    for _ in range(WARMING_TURNS):
-        assert send(client, _ask(conversation)).outcome is Outcome.ANSWERED
+    for number in range(WARMING_TURNS):
+        ask = _ask(conversation, revision=None if number % 2 else scenario.revision)
+        assert send(client, ask).outcome is Outcome.ANSWERED
     conversation = _begun(client)[0]
     _quiet(rig.proxy.watch(scenario.application))
     watch = rig.proxy.watch(scenario.application)

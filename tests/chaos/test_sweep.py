@@ -7,7 +7,7 @@ from openai import OpenAI
 
 from tests.chaos.checks import feed_differs
 from tests.chaos.client import connect
-from tests.chaos.faults import Kind, choose
+from tests.chaos.faults import OF_A_TURN, Kind, choose
 from tests.chaos.rig import Rig
 from tests.chaos.sweep import break_once, trace
 from tests.chaos.wire import Message, Moment
@@ -66,7 +66,11 @@ def test_the_feed_gives_what_is_in_the_table_once(
         assert list(feed_differs(conn)) == []
 
 
-def test_the_sweep_breaks_at_every_message(passed: list[Message]) -> None:
-    chosen = choose(passed, 4 * len(passed))
-    assert {fault.number for fault in chosen} == {message.number for message in passed}
+def test_the_sweep_breaks_at_every_message_and_in_every_way_at_a_commit(passed: list[Message]) -> None:
+    numbers = {message.number for message in passed}
+    assert {fault.number for fault in choose(passed, len(passed))} == numbers
+    commits = {message.number for message in passed if message.statement.startswith("COMMIT")}
+    ways = len(OF_A_TURN) * len(Moment)
+    chosen = choose(passed, len(passed) + len(commits) * ways)
     assert len(set(chosen)) == len(chosen)
+    assert all(sum(fault.number == number for fault in chosen) == ways for number in commits)
