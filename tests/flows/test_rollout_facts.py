@@ -3,12 +3,12 @@
 import pytest
 from sqlalchemy import Connection, text
 
-from service import edit_flow, rollout_flow, shift_flow
+from service import edit_flow, rebuild_flow, rollout_flow, shift_flow
 from service.domain.adapter import ServedAdapter, effective
 from service.domain.artifact import BootId
 from service.domain.events import OnUpgrade
 from service.domain.plan import EngineRole
-from service.domain.rollout_events import Drain, RolloutState
+from service.domain.rollout_events import Drain, RolloutState, Share
 from service.rollout_advance_flow import IN_FLIGHT
 from service.store import rebuilds, rollout_facts
 from service.store.rebuilds import RebuildState
@@ -129,6 +129,20 @@ def test_another_alias_keeps_its_rebuilds_when_this_one_goes_back(at: Scene) -> 
     row = rebuilds.find(at.conn, pinned.rebuild)
     assert row is not None
     assert row.state is RebuildState.QUEUED
+
+
+def test_a_rebuild_that_an_operator_cancelled_has_not_failed(at: Scene) -> None:
+    chat = at.chat()
+    rollout = at.start(Share(percent=100, hold_s=600))
+    at.step(rollout)
+    pinned = pin(at.conn, at.asked(chat))
+    assert pinned.rebuild is not None
+    rebuild_flow.cancel(at.conn, pinned.rebuild, by="ada")
+    row = rebuilds.find(at.conn, pinned.rebuild)
+    assert row is not None
+    assert row.state is RebuildState.FAILED
+    at.step(rollout)
+    assert at.where(rollout) == (RolloutState.SHIFTING, 100)
 
 
 def test_deleted_conversations_pin_no_engine(at: Scene) -> None:
