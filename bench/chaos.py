@@ -6,6 +6,7 @@ The faults are enumerated from one that goes well: see tests/chaos. The last lin
 import argparse
 import json
 import shutil
+import signal
 import statistics
 import sys
 import tempfile
@@ -41,6 +42,8 @@ def main() -> int:
     parser.add_argument("--turns", type=int, default=TURNS, help="to break at messages of the service")
     parser.add_argument("--rebuilds", type=int, default=REBUILDS, help="to break at messages of the worker")
     given = parser.parse_args()
+    # What was started is stopped also where this is told to end.
+    signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
     began = time.monotonic()
     parts = []
     with scratch() as folder, rig(folder) as made:
