@@ -12,6 +12,7 @@ from pathlib import Path
 
 import psycopg
 import pytest
+from hypothesis import HealthCheck, settings
 from psycopg import sql
 from sqlalchemy import Connection, Engine
 
@@ -19,6 +20,10 @@ from service.store.connection import make_engine
 from service.store.migrate import upgrade
 from stack.postgres import EmbeddedPostgres
 from stack.valkey import EmbeddedValkey
+
+# How long an example takes says how busy the machine is, and no more.
+settings.register_profile("everturn", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("everturn")
 
 pytest_plugins = ["tests.engines.real", "tests.workers.kv_connector.s3", "tests.workers.kv_connector.stores"]
 
