@@ -41,7 +41,7 @@ bench-store: setup-dev ## The store against bare psycopg and its peers, its grow
 bench-partitions: setup-dev ## Events in one table and in hash partitions, side by side; the last line is JSON
 	@$(PY) -m bench.partitions
 
-chaos: setup-dev ## Kill service, worker and PostgreSQL at every message of a turn, some 35 minutes; the last line is JSON
+chaos: setup-dev ## Kill service, worker and PostgreSQL at every message of a turn, some 45 minutes; the last line is JSON
 	@$(PY) -m bench.chaos
 
 machines: setup-dev ## The state machines of the store and the flows, for longer than CI has time for
