@@ -12,7 +12,7 @@ from alembic.config import Config
 from alembic.script import ScriptDirectory
 from alembic.script.revision import ResolutionError
 from alembic.util import CommandError
-from psycopg.errors import InsufficientPrivilege, LockNotAvailable, QueryCanceled
+from psycopg.errors import DeadlockDetected, InsufficientPrivilege, LockNotAvailable, QueryCanceled
 from psycopg.rows import TupleRow
 from sqlalchemy.exc import DBAPIError
 
@@ -26,6 +26,9 @@ VERSION_TABLE = "everturn_schema"
 
 LOCK_KEY = 0x45564552_5455524E
 """'EVERTURN': the advisory lock that is held while one process migrates."""
+
+DEADLOCK_TRIES = 5
+"""Those who write meanwhile take locks in an order of their own; a migration that lost to them has changed nothing."""
 
 logger = logging.getLogger(__name__)
 
@@ -44,14 +47,18 @@ def upgrade(url: str) -> None:
     config.attributes["url"] = url
     if stored_version(url) == ScriptDirectory.from_config(config).get_current_head():
         return
-    try:
-        command.upgrade(config, "head")
-    except CommandError as error:
-        if not isinstance(error.__cause__, ResolutionError):
-            raise Internal(f"The migrations cannot be run: {error}.") from error
-        logger.warning("the database was migrated by a newer version, and is left as it is: %s", error)
-    except DBAPIError as error:
-        raise _explained(error) from error
+    for left in reversed(range(DEADLOCK_TRIES)):
+        try:
+            command.upgrade(config, "head")
+        except CommandError as error:
+            if not isinstance(error.__cause__, ResolutionError):
+                raise Internal(f"The migrations cannot be run: {error}.") from error
+            logger.warning("the database was migrated by a newer version, and is left as it is: %s", error)
+        except DBAPIError as error:
+            if left and isinstance(error.orig, DeadlockDetected):
+                continue
+            raise _explained(error) from error
+        return
 
 
 def stored_version(url: str) -> str | None:

@@ -10,9 +10,11 @@ from typing import Any
 from uuid import uuid4
 
 import psycopg
+from psycopg.errors import DeadlockDetected
 from psycopg.rows import TupleRow
 from psycopg.types.json import Json, Jsonb
 
+from service.api.database import TRIES
 from service.store.connection import parse_url, startup_options
 
 OUR_IDS = re.compile(r"\b(conv|resp|msg|rb|kv|once)_[0-9a-f]{32}")
@@ -82,6 +84,16 @@ class Replay:
                 yield transaction.name
 
     def _send(self, transaction: Transaction, renamed: dict[str, str]) -> None:
+        """From its beginning again where it lost a deadlock, as the service does."""
+        for _ in range(1, TRIES):
+            try:
+                self._try(transaction, renamed)
+            except DeadlockDetected:
+                continue
+            return
+        self._try(transaction, renamed)
+
+    def _try(self, transaction: Transaction, renamed: dict[str, str]) -> None:
         session = self._sessions[transaction.role]
         with session.transaction():
             for statement in transaction.statements:
