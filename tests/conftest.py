@@ -28,6 +28,7 @@ settings.load_profile("everturn")
 pytest_plugins = ["tests.engines.real", "tests.workers.kv_connector.s3", "tests.workers.kv_connector.stores"]
 
 
+@pytest.hookimpl(tryfirst=True)  # xdist reads the groups in the same hook
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Where tests run in several processes, one has all that need an engine, which they share; a file's tests stay together."""
     for item in items:

@@ -72,18 +72,6 @@ ALTER TABLE rebuilds ADD COLUMN rollout_id text;
 CREATE INDEX ix_rebuilds_failed ON rebuilds (revision, finished_at) WHERE state = 'failed';
 """
 
-# What squawk warns of is meant: nothing serves on this schema yet.
-EVENTS = """
--- squawk-ignore require-concurrent-index-creation
-CREATE INDEX ix_events_failed_attempts ON events (position) WHERE type = 'attempt.failed';
--- squawk-ignore require-concurrent-index-creation
-CREATE INDEX ix_events_strict ON events (tenant_id, stream)
-    WHERE type = 'turn.started' AND payload ->> 'on_upgrade' = 'stay_strict';
--- squawk-ignore require-concurrent-index-creation
-CREATE INDEX ix_events_of_rollouts ON events ((payload ->> 'rollout'), position)
-    WHERE type = 'turn.pinned' AND payload ->> 'rollout' IS NOT NULL;
-"""
-
 # Every turn asks where its alias is led; rollouts are made and moved by operators and workers alone.
 PRIVILEGES = """
 GRANT SELECT ON rollouts TO everturn_service;
@@ -97,8 +85,7 @@ VIEW_FILES = ("rollouts_v1", "rollout_turns_v1", "decisions_v2")
 
 def upgrade() -> None:
     views = [(VIEWS / f"{name}.sql").read_text() for name in VIEW_FILES]
-    # Events before rebuilds, as those who write both lock them.
-    for sql in (ROLLOUTS, WARMUPS, EVENTS, JOBS, *views, PRIVILEGES):
+    for sql in (ROLLOUTS, WARMUPS, JOBS, *views, PRIVILEGES):
         op.execute(sql.strip().removesuffix(";"))
 
 

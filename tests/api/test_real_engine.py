@@ -53,7 +53,7 @@ def test_a_real_stream_is_resumed_at_every_number(real_stack: Stack) -> None:
 
 
 def test_a_cancelled_response_frees_the_engine(real_stack: Stack, v12_engine: RealEngine) -> None:
-    body = {"input": "Go on.", "stream": True, "temperature": 1, "max_output_tokens": 400}
+    body = {"input": "Go on.", "stream": True, "temperature": 1, "max_output_tokens": 3000}
     with real_stack.http.stream("POST", "/v1/responses", json=body) as answer:
         events = sse(answer)
         live = [next(events)]
