@@ -15,11 +15,15 @@ import pytest
 from hypothesis import HealthCheck, settings
 from psycopg import sql
 from sqlalchemy import Connection, Engine
+from xdist.remote import Producer
+from xdist.scheduler import LoadScopeScheduling
 
 from service.store.connection import make_engine
 from service.store.migrate import upgrade
 from stack.postgres import EmbeddedPostgres
 from stack.valkey import EmbeddedValkey
+
+ROOT = Path(__file__).parents[1]
 
 # How long an example takes says how busy the machine is, and no more.
 settings.register_profile("everturn", deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -28,12 +32,17 @@ settings.load_profile("everturn")
 pytest_plugins = ["tests.engines.real", "tests.workers.kv_connector.s3", "tests.workers.kv_connector.stores"]
 
 
-@pytest.hookimpl(tryfirst=True)  # xdist reads the groups in the same hook
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Where tests run in several processes, one has all that need an engine, which they share; a file's tests stay together."""
-    for item in items:
-        group = "engine" if item.get_closest_marker("engine") else item.nodeid.partition("::")[0]
-        item.add_marker(pytest.mark.xdist_group(group))
+class ByEngine(LoadScopeScheduling):  # type: ignore[misc]
+    """One process has all tests that need an engine, which they share; the tests of any other file stay together."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        file = str(nodeid.partition("::")[0])
+        return "engine" if "pytest.mark.engine" in (ROOT / file).read_text() else file
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> ByEngine:
+    return ByEngine(config, log)
 
 
 @pytest.fixture(scope="session")
