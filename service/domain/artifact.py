@@ -124,7 +124,8 @@ class Manifest:
 
     @classmethod
     def _from_document(cls, document: dict[str, Any]) -> Self:
-        if document.pop("format") != MANIFEST_FORMAT:
+        written = document.pop("format")
+        if type(written) is not int or written != MANIFEST_FORMAT:
             msg = "another manifest format"
             raise ValueError(msg)
         claimed = document.pop("revision")

@@ -119,7 +119,13 @@ def test_a_manifest_survives_its_bytes() -> None:
 
 @pytest.mark.parametrize(
     ("written", "read"),
-    [(b'"format":1', b'"format":2'), (b'"block_size":4', b'"block_size":8'), (b'"tenant"', b'"tennant"')],
+    [
+        (b'"format":1', b'"format":2'),
+        (b'"format":1', b'"format":1.0'),
+        (b'"format":1', b'"format":true'),
+        (b'"block_size":4', b'"block_size":8'),
+        (b'"tenant"', b'"tennant"'),
+    ],
 )
 def test_a_manifest_of_another_kind_is_not_read(written: bytes, read: bytes) -> None:
     data = manifest().to_bytes()

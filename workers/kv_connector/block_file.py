@@ -71,7 +71,8 @@ class BlockHeader:
 
     @classmethod
     def _from_document(cls, document: dict[str, Any]) -> "BlockHeader":
-        if document.pop("format") != BLOCK_FORMAT:
+        written = document.pop("format")
+        if type(written) is not int or written != BLOCK_FORMAT:
             msg = "another block format"
             raise ValueError(msg)
         tensors = tuple(Tensor(**t | {"shape": tuple(t["shape"])}) for t in document["tensors"])

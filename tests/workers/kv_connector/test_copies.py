@@ -291,13 +291,14 @@ def test_blocks_without_a_manifest_are_not_an_artifact(
         manifest_of(side(tmp_path), HANDLE)
 
 
-def test_a_block_header_of_another_format_is_not_read(tmp_path: Path) -> None:
+@pytest.mark.parametrize("format_", [BLOCK_FORMAT + 1, float(BLOCK_FORMAT), True])
+def test_a_block_header_of_another_format_is_not_read(tmp_path: Path, format_: object) -> None:
     save(side(tmp_path), HANDLE)
     path = next(path for path in (tmp_path / "blocks").rglob("*") if path.is_file())
     data = path.read_bytes()
     at = LENGTH_BYTES + SEAL_BYTES
     end = at + int.from_bytes(data[:LENGTH_BYTES], "little")
-    header = json.dumps(json.loads(data[at:end]) | {"format": BLOCK_FORMAT + 1}).encode()
+    header = json.dumps(json.loads(data[at:end]) | {"format": format_}).encode()
     path.write_bytes(len(header).to_bytes(8, "little") + sha256(header).digest() + header + data[end:])
     assert reason(loaded(side(tmp_path, seed=1))) is RefusalReason.BLOCK_UNREADABLE
 
