@@ -227,6 +227,7 @@ def test_a_store_that_hangs_keeps_nobody_waiting(
         goes_on.set()
     assert late is not None
     late.join()
+    block_store._patience = Patience(wait_s=10, pause_s=0)
     assert isinstance(read_offer(block_store, "acme", HANDLE), Manifest)
 
 
