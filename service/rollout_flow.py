@@ -16,7 +16,6 @@ from service.domain.events import (
     FLEET,
     AdapterServed,
     AdapterWithdrawn,
-    AliasMoved,
     ConversationId,
     EngineRegistered,
     Event,
@@ -25,22 +24,10 @@ from service.domain.events import (
 )
 from service.domain.plan import EngineRole, EngineState
 from service.domain.revision import Descriptor, RevisionDigest, differing_fields
+from service.shift_flow import KeepPolicy, MovedAlias
 from service.store import adapters, event_store, fleet, keys, rollout_facts, rollouts
 
 ALIAS_FORM = r"[A-Za-z0-9][A-Za-z0-9._:-]{0,63}"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MovedAlias:
-    name: str
-    revision: RevisionDigest
-    previous: RevisionDigest | None
-    on_upgrade: OnUpgrade | None
-
-
-@dataclass(frozen=True, slots=True)
-class KeepPolicy:
-    """Whatever the alias's policy is, it stays."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,19 +77,7 @@ def move_alias(
     if fleet.find_descriptor(conn, revision) is None:
         raise NotFound("revision", revision, "revision")
     _leave_rollout(conn, alias, revision, by=by, now=now, force=force)
-    stream = f"alias/{alias}"
-    version = len(event_store.read(conn, tenant=FLEET, stream=stream))
-    known = fleet.find_alias(conn, alias)
-    previous = known.revision if known else None
-    before = known.on_upgrade if known else None
-    policy = before if isinstance(on_upgrade, KeepPolicy) else on_upgrade
-    if (previous, before) != (revision, policy):
-        moved = AliasMoved(alias=alias, revision=revision, previous=previous, by=by, on_upgrade=policy)
-        event_store.append(
-            conn, tenant=FLEET, stream=stream, expected_version=version, events=[moved], now=now
-        )
-    fleet.set_alias(conn, alias, revision, policy)
-    return MovedAlias(name=alias, revision=revision, previous=previous, on_upgrade=policy)
+    return shift_flow.point_alias(conn, alias, revision, on_upgrade=on_upgrade, by=by, now=now)
 
 
 def _leave_rollout(

@@ -18,7 +18,7 @@ from service.domain.errors import NotFound
 from service.domain.events import ConversationId, OnUpgrade
 from service.domain.plan import Engine, EngineRole
 from service.domain.revision import Descriptor, RevisionDigest, parse_digest
-from service.rollout_flow import KeepPolicy
+from service.shift_flow import KeepPolicy
 from service.store import adapters, artifacts, fleet
 
 router = APIRouter(prefix="/admin")
