@@ -42,8 +42,13 @@ def open_store(address: str) -> BlockStore:
 
 def _bucket_and_prefix(address: str) -> tuple[str, str]:
     bucket, _, prefix = address.removeprefix(S3).rstrip("/").partition("/")
-    if not fullmatch(r"[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]", bucket):
+    if not bucket:
         raise InvalidInput(f"{address[:80]!r} names no bucket: give s3://BUCKET/PREFIX", "store")
+    if not fullmatch(r"[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]", bucket):
+        raise InvalidInput(
+            f"{address[:80]!r} names a bucket that cannot be: a name has 3 to 63 of a-z, 0-9, '.' and '-'",
+            "store",
+        )
     if prefix and not fullmatch(
         r"(?!\.{1,2}(/|$))[A-Za-z0-9_.=-]+(/(?!\.{1,2}(/|$))[A-Za-z0-9_.=-]+)*", prefix
     ):
