@@ -1,20 +1,17 @@
 """The life of a turn, one function for each transaction; the caller begins and commits."""
 
 import sys
-from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import TypeVar
 
 from sqlalchemy import Connection
 
 from service.domain import decide
 from service.domain.artifact import BootId
-from service.domain.errors import FenceLost, Internal, NoEngine, RebuildFailed, RevisionMismatch
+from service.domain.errors import FenceLost, Internal, NoEngine
 from service.domain.events import (
     AttemptFailed,
     ConversationId,
-    KvRebuilt,
     KvRefused,
     OnUpgrade,
     PlanKind,
@@ -27,28 +24,23 @@ from service.domain.events import (
     TurnStarted,
     TurnStreamed,
 )
-from service.domain.evidence import Evidence, Published
-from service.domain.head import Head, Standing, advance_head
-from service.domain.plan import Engine, History, RebuildQueue, TurnPlan, pick_prefill, plan_turn
+from service.domain.head import Head, Standing
+from service.domain.plan import Engine, History, TurnPlan, plan_turn
 from service.domain.revision import RevisionDigest, same_text
 from service.domain.rollout import Route, target_of
 from service.domain.turn import TurnEvent, TurnState
+from service.rebuild_order import NewId, order_rebuild
 from service.store import (
     artifacts,
     contracts,
     event_store,
     fleet,
     heads,
-    kv_deletions,
     rebuilds,
     rollouts,
-    timeline,
     turns,
 )
-
-NewId = Callable[[str], str]
-"""A fresh id under the given prefix."""
-EventT = TypeVar("EventT", bound=TurnEvent)
+from service.turn_log import continue_turn, given
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,8 +97,8 @@ def plan_attempt(
     if plan.engine is None:
         return NotPinned(reason=plan.reason, final=plan.kind is PlanKind.REFUSE)
     pinned = _pin(plan, plan.engine, turn, current.attempt + 1, route)
-    state = _continue(conn, state, [pinned], now)
-    rebuild = _enqueue_rebuild(conn, state, pinned, new_id) if plan.kind is PlanKind.REBUILD else None
+    state = continue_turn(conn, state, [pinned], now)
+    rebuild = order_rebuild(conn, state, pinned, new_id) if plan.kind is PlanKind.REBUILD else None
     return Pinned(head=state, pinned=pinned, engine=plan.engine, rebuild=rebuild)
 
 
@@ -151,7 +143,7 @@ def complete_turn(
 ) -> None:
     """Raises: FenceLost: another attempt took over, or the turn has ended: nothing of this one is accepted."""
     state = heads.load_head(conn, tenant, conversation, for_update=True, turn=completed.turn)
-    _continue(conn, state, [*_given(refusal), *_given(streamed), *_given(scored), completed], now)
+    continue_turn(conn, state, [*given(refusal), *given(streamed), *given(scored), completed], now)
     turns.close_turn(conn, tenant=tenant, turn=completed.turn)
     rebuilds.supersede(conn, turn=completed.turn)
 
@@ -167,7 +159,7 @@ def fail_attempt(
 ) -> None:
     """Raises: FenceLost."""
     state = heads.load_head(conn, tenant, conversation, for_update=True, turn=failed.turn)
-    _continue(conn, state, [*_given(refusal), failed], now)
+    continue_turn(conn, state, [*given(refusal), failed], now)
     rebuilds.supersede(conn, turn=failed.turn)
 
 
@@ -192,9 +184,9 @@ def fail_turn(
             AttemptFailed(turn=turn, attempt=current.attempt, reason=message, partial_text=partial_text)
         )
     if current.state in (TurnState.PINNED, TurnState.STARTED):
-        events += _given(streamed)
+        events += given(streamed)
         events.append(TurnFailed(turn=turn, code=code, message=message))
-        _continue(conn, state, events, now)
+        continue_turn(conn, state, events, now)
     turns.close_turn(conn, tenant=tenant, turn=turn)
     rebuilds.supersede(conn, turn=turn)
 
@@ -215,97 +207,6 @@ def fail_orphan(
         code="orphaned",
         message="The process that ran this turn stopped before it had an answer. Nothing of it was accepted; send it again.",
         now=now,
-    )
-
-
-def record_published(
-    conn: Connection,
-    *,
-    tenant: TenantId,
-    conversation: ConversationId,
-    published: Published,
-    now: datetime,
-) -> None:
-    """Of a conversation that was erased meanwhile, it is to be deleted."""
-    if timeline.is_erased(conn, tenant, conversation):
-        made = [published.artifact]
-        kv_deletions.ask(conn, tenant=tenant, conversation=conversation, artifacts=made, now=now)
-        return
-    artifacts.record(conn, tenant=tenant, conversation=conversation, published=published, now=now)
-
-
-def rebuild_prompt(conn: Connection, claim: rebuilds.Claim) -> tuple[int, ...]:
-    """The accepted window: exactly the ids that the next prompt begins with."""
-    return heads.load_window(conn, claim.tenant, claim.conversation)
-
-
-def pick_rebuild_engine(
-    conn: Connection, revision: RevisionDigest, *, avoid: Collection[BootId] = ()
-) -> Engine | None:
-    return pick_prefill([e for e in fleet.live_engines(conn, {revision}) if e.boot not in avoid], revision)
-
-
-def record_rebuild(
-    conn: Connection, *, claim: rebuilds.Claim, evidence: Evidence, engine: Engine, now: datetime
-) -> None:
-    """What the engine published becomes the turn's KV, and what it refused on the way is recorded with it.
-
-    Raises:
-        FenceLost: another worker took over, or the turn does not wait for this any more.
-        RebuildFailed: the engine published nothing.
-        RevisionMismatch: the engine measured itself as another revision than was asked for.
-    """
-    published = evidence.published
-    if published is None:
-        raise RebuildFailed(
-            f"Engine {engine.boot} published nothing: {evidence.publish_failure or 'no reason given'}."
-        )
-    if {evidence.revision, published.revision} != {claim.revision}:
-        raise RevisionMismatch(claim.revision, str(evidence.revision))
-    if claim.rollout is None:
-        _record_rebuilt(conn, claim, evidence, published, now)
-    record_published(conn, tenant=claim.tenant, conversation=claim.conversation, published=published, now=now)
-    rebuilds.finish(
-        conn,
-        rebuild=claim.rebuild,
-        fence=claim.fence,
-        artifact=published.artifact,
-        engine_boot=evidence.boot,
-        tokens=published.tokens,
-        refusal=evidence.refusal,
-    )
-
-
-def _record_rebuilt(
-    conn: Connection, claim: rebuilds.Claim, evidence: Evidence, published: Published, now: datetime
-) -> None:
-    state = heads.load_head(conn, claim.tenant, claim.conversation, for_update=True, turn=claim.turn)
-    rebuilt = KvRebuilt(
-        turn=claim.turn,
-        attempt=claim.attempt,
-        rebuild=claim.rebuild,
-        artifact=published.artifact,
-        revision=published.revision,
-        producer=published.producer,
-        tokens=published.tokens,
-    )
-    _continue(conn, state, [*_given(refused_by(evidence, claim.turn, claim.attempt)), rebuilt], now)
-
-
-def fail_rebuild(conn: Connection, *, claim: rebuilds.Claim, reason: str) -> None:
-    """A turn that waits for it then decodes without it. Raises: FenceLost."""
-    rebuilds.fail(conn, rebuild=claim.rebuild, fence=claim.fence, reason=reason)
-
-
-def refused_by(evidence: Evidence, turn: TurnId, attempt: int) -> KvRefused | None:
-    if evidence.refusal is None:
-        return None
-    return KvRefused(
-        turn=turn,
-        attempt=attempt,
-        engine=evidence.boot,
-        engine_revision=evidence.revision,
-        refusal=evidence.refusal,
     )
 
 
@@ -352,37 +253,3 @@ def _pin(plan: TurnPlan, engine: Engine, turn: TurnId, attempt: int, route: Rout
         rollout=None if route is None else route.rollout,
         rollout_step=None if route is None else route.step,
     )
-
-
-def _enqueue_rebuild(conn: Connection, state: Head, pinned: TurnPinned, new_id: NewId) -> str:
-    rebuild = new_id("rb_")
-    rebuilds.supersede_warmups(conn, tenant=state.tenant, conversation=state.id, revision=pinned.revision)
-    rebuilds.enqueue(
-        conn,
-        rebuild=rebuild,
-        tenant=state.tenant,
-        conversation=state.id,
-        turn=pinned.turn,
-        attempt=pinned.attempt,
-        revision=pinned.revision,
-        offer=pinned.offer,
-        tokens_total=state.window_tokens,
-        queue=RebuildQueue.INTERACTIVE,
-    )
-    return rebuild
-
-
-def _given(event: EventT | None) -> tuple[EventT, ...]:
-    return () if event is None else (event,)
-
-
-def _continue(conn: Connection, state: Head, events: Sequence[TurnEvent], now: datetime) -> Head:
-    """Each event must be legal after those before it."""
-    before = state.version
-    for event in events:
-        decide.continue_turn(state, event)
-        state = advance_head(state, event)
-    event_store.append(
-        conn, tenant=state.tenant, stream=state.id, expected_version=before, events=events, now=now
-    )
-    return state

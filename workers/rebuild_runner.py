@@ -14,7 +14,7 @@ from uuid import uuid4
 from celery.exceptions import SoftTimeLimitExceeded
 from sqlalchemy.exc import SQLAlchemyError
 
-from service import turn_flow
+from service import rebuild_run_flow
 from service.domain.artifact import ArtifactId, BootId
 from service.domain.errors import EngineFailed, EverturnError, FenceLost, RebuildFailed, RevisionMismatch
 from service.domain.events import Sampling
@@ -71,7 +71,7 @@ def _run(process: PoolProcess, claim: Claim) -> None:
 def _fail(process: PoolProcess, claim: Claim, reason: str) -> None:
     log.warning("rebuild %s, fence %s failed: %s", claim.rebuild, claim.fence, reason)
     with process.database.begin() as conn:
-        turn_flow.fail_rebuild(conn, claim=claim, reason=reason)
+        rebuild_run_flow.fail_rebuild(conn, claim=claim, reason=reason)
 
 
 class _Rebuilding:
@@ -90,7 +90,7 @@ class _Rebuilding:
         if self._claim.fence > MOST_CLAIMS:
             raise RebuildFailed(f"given up: {MOST_CLAIMS} workers claimed it, and none of them came back")
         with self._process.database.begin() as conn:
-            self._prompt = turn_flow.rebuild_prompt(conn, self._claim)
+            self._prompt = rebuild_run_flow.rebuild_prompt(conn, self._claim)
         engine = self._pick()
         for number in range(1, MOST_TRIES + 1):
             attempt = f"{self._claim.rebuild}.{self._claim.fence}" + (f".{number}" if number > 1 else "")
@@ -155,7 +155,7 @@ class _Rebuilding:
 
     def _pick(self) -> Engine:
         with self._process.database.begin() as conn:
-            engine = turn_flow.pick_rebuild_engine(conn, self._claim.revision, avoid=self._failed)
+            engine = rebuild_run_flow.pick_rebuild_engine(conn, self._claim.revision, avoid=self._failed)
         if engine is None:
             raise RebuildFailed(
                 f"no {'other ' if self._failed else ''}ready engine for prefill serves {self._claim.revision}"
@@ -167,7 +167,7 @@ class _Rebuilding:
         if self._refused is not None and self._refused[0] == evidence.boot:
             evidence = replace(evidence, refusal=self._refused[1])
         with self._process.database.begin() as conn:
-            turn_flow.record_rebuild(
+            rebuild_run_flow.record_rebuild(
                 conn, claim=self._claim, evidence=evidence, engine=engine, now=datetime.now(UTC)
             )
         log.info("rebuild %s, fence %s: done", self._claim.rebuild, self._claim.fence)

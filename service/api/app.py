@@ -32,7 +32,8 @@ from service.api.errors import on_bad_parameters, on_error, on_http_exception
 from service.api.metrics import Metrics
 from service.api.rate_limit import RateLimiter
 from service.api.request_id import RequestId
-from service.api.turn_runner import Tools, TurnRunner
+from service.api.turn_job import Tools
+from service.api.turn_runner import TurnRunner
 from service.api.wiring import Service
 from service.domain.errors import EverturnError
 from service.domain.plan import RebuildQueue

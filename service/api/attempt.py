@@ -27,7 +27,7 @@ from service.domain.transcript import Transcript
 from service.domain.turn import Turn
 from service.engine import client
 from service.engine.protocol import Carried, GenerateSpec, Rendered, RenderMode, cache_salt
-from service.turn_flow import refused_by
+from service.turn_log import refused_by
 
 EVIDENCE_TRIES = 20
 EVIDENCE_PAUSE_S = 0.05

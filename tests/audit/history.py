@@ -9,10 +9,12 @@ from sqlalchemy import Connection
 from service import (
     conversation_flow,
     erasure_flow,
+    rebuild_run_flow,
     rollout_advance_flow,
     rollout_command_flow,
     rollout_flow,
     turn_flow,
+    turn_log,
 )
 from service.conversation_flow import NewMessage, TurnRequest
 from service.domain import rollout_events
@@ -161,7 +163,9 @@ class Story:
         claim = rebuilds.claim(self.conn, rebuild=pinned.rebuild, owner="worker-2:23", lease_s=60)
         assert claim is not None
         old = self.kv[chat]
-        made = self.published(pinned.engine, len(turn_flow.rebuild_prompt(self.conn, claim)), MadeBy.PREFILL)
+        made = self.published(
+            pinned.engine, len(rebuild_run_flow.rebuild_prompt(self.conn, claim)), MadeBy.PREFILL
+        )
         refusal = Refusal(
             artifact=old.artifact,
             reason=RefusalReason.REVISION_MISMATCH,
@@ -178,7 +182,7 @@ class Story:
             refusal=refusal,
             published=made,
         )
-        turn_flow.record_rebuild(
+        rebuild_run_flow.record_rebuild(
             self.conn, claim=claim, evidence=evidence, engine=pinned.engine, now=self.later(seconds=1.5)
         )
         return made
@@ -230,7 +234,7 @@ class Story:
             completed=completed,
             now=self.later(seconds=2),
         )
-        turn_flow.record_published(
+        turn_log.record_published(
             self.conn, tenant=tenant, conversation=chat, published=kept, now=self.later(seconds=0.5)
         )
         self.kv[chat] = kept

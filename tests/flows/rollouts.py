@@ -5,7 +5,7 @@ from datetime import datetime, timedelta
 
 from sqlalchemy import Connection
 
-from service import rollout_advance_flow, rollout_command_flow, turn_flow
+from service import rebuild_run_flow, rollout_advance_flow, rollout_command_flow, turn_flow
 from service.domain.events import FLEET, OnUpgrade
 from service.domain.revision import RevisionDigest
 from service.domain.rollout_events import Drain, Limits, RolloutId, RolloutState, Share, Strategy
@@ -105,9 +105,9 @@ class Scene:
         """As a worker would."""
         claim = rebuilds.claim(self.conn, rebuild=rebuild, owner="worker", lease_s=60)
         assert claim is not None
-        engine = turn_flow.pick_rebuild_engine(self.conn, claim.revision)
+        engine = rebuild_run_flow.pick_rebuild_engine(self.conn, claim.revision)
         assert engine is not None
-        turn_flow.record_rebuild(
+        rebuild_run_flow.record_rebuild(
             self.conn,
             claim=claim,
             evidence=evidence(engine, published=published(engine, artifact)),

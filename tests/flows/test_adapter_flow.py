@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 from sqlalchemy import Connection
 
-from service import rollout_flow, turn_flow
+from service import rebuild_run_flow, rollout_flow
 from service.domain.adapter import Adapter, ServedAdapter, UnknownAdapter, effective
 from service.domain.artifact import BootId
 from service.domain.errors import NotFound, RevisionMismatch
@@ -136,7 +136,7 @@ def test_a_conversation_of_the_base_is_rebuilt_for_the_adapter_that_its_alias_mo
     assert (pinned.pinned.plan, pinned.pinned.revision) == (PlanKind.REBUILD, LEGAL.revision)
     assert (pinned.engine.boot, pinned.engine.model) == (BOOT, "legal")
     assert pinned.pinned.carry_tokens
-    rebuilder = turn_flow.pick_rebuild_engine(conn, LEGAL.revision)
+    rebuilder = rebuild_run_flow.pick_rebuild_engine(conn, LEGAL.revision)
     assert rebuilder is not None
     assert rebuilder.model == "legal"
 

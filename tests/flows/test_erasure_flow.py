@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from sqlalchemy import Connection, text
 
-from service import conversation_flow, turn_flow
+from service import conversation_flow, turn_flow, turn_log
 from service.domain.conversation import Conversation
 from service.domain.errors import FenceLost, Gone, NotFound
 from service.domain.events import ConversationId, Role, TenantId, TurnFailed
@@ -184,7 +184,7 @@ def test_kv_that_is_published_after_the_erasure_is_to_be_deleted(conn: Connectio
     erase(conn, running.conversation)
     conn.execute(text("SET LOCAL ROLE everturn_service"))
     conn.execute(text("SELECT set_config('app.tenant', 'acme', true)"))
-    turn_flow.record_published(conn, tenant=ACME, conversation=running.conversation, published=kv, now=NOW)
+    turn_log.record_published(conn, tenant=ACME, conversation=running.conversation, published=kv, now=NOW)
     conn.execute(text("SET LOCAL ROLE everturn_fleet"))
     assert artifacts.list_artifacts(conn, running.conversation) == []
     assert conn.execute(text("SELECT artifact_id FROM kv_deletions")).scalars().all() == [kv.artifact]

@@ -5,7 +5,7 @@ from collections.abc import Callable
 import pytest
 from sqlalchemy import Connection
 
-from service import rollout_command_flow, rollout_flow, shift_flow, turn_flow
+from service import rebuild_run_flow, rollout_command_flow, rollout_flow, shift_flow, turn_flow
 from service.domain.artifact import BootId, RefusalReason
 from service.domain.errors import Conflict, EnginePinned, InvalidInput, NotFound
 from service.domain.events import (
@@ -328,7 +328,7 @@ def test_it_stops_by_itself_when_rebuilds_fail(at: Scene) -> None:
     [rebuild] = at.step(rollout)
     claim = rebuilds.claim(at.conn, rebuild=rebuild, owner="worker", lease_s=60)
     assert claim is not None
-    turn_flow.fail_rebuild(at.conn, claim=claim, reason="no space left")
+    rebuild_run_flow.fail_rebuild(at.conn, claim=claim, reason="no space left")
     at.step(rollout)
     assert at.where(rollout) == (RolloutState.PAUSED, 0)
     assert at.at(rollout).reason == "1 failed rebuilds on the target, more than the limit of 0"

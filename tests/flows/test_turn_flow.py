@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 from sqlalchemy import Connection, Engine
 
-from service import turn_flow
+from service import rebuild_run_flow, turn_flow, turn_log
 from service.domain.artifact import ArtifactId, BootId, RefusalReason
 from service.domain.errors import FenceLost, RebuildFailed, RevisionMismatch
 from service.domain.events import (
@@ -57,7 +57,7 @@ def upgraded(conn: Connection) -> tuple[Running, turn_flow.Pinned, rebuilds.Clai
 
 
 def record(conn: Connection, claim: rebuilds.Claim, pinned: turn_flow.Pinned, **changes: object) -> None:
-    turn_flow.record_rebuild(
+    rebuild_run_flow.record_rebuild(
         conn, claim=claim, evidence=evidence(pinned.engine, **changes), engine=pinned.engine, now=NOW
     )
 
@@ -67,7 +67,7 @@ def test_pinning_after_an_upgrade_queues_a_rebuild_in_the_same_transaction(conn:
     assert pinned.pinned.plan is PlanKind.REBUILD
     assert pinned.pinned.engine == "boot_b"
     assert (claim.turn, claim.attempt, claim.tokens_total) == (running.turn, 1, len(PROMPT) + 3)
-    assert turn_flow.rebuild_prompt(conn, claim) == (*PROMPT, 7, 8, 9)
+    assert rebuild_run_flow.rebuild_prompt(conn, claim) == (*PROMPT, 7, 8, 9)
 
 
 def test_an_avoided_engine_is_not_pinned_and_nothing_is_recorded(conn: Connection) -> None:
@@ -222,16 +222,16 @@ def test_a_completed_turn_is_not_failed_as_an_orphan(conn: Connection) -> None:
 
 def test_only_engines_that_may_prefill_are_picked_for_a_rebuild(conn: Connection) -> None:
     revision = add_engine(conn, "b", "boot_b")
-    picked = turn_flow.pick_rebuild_engine(conn, revision)
+    picked = rebuild_run_flow.pick_rebuild_engine(conn, revision)
     assert picked is not None
     assert picked.boot == "boot_b"
-    assert turn_flow.pick_rebuild_engine(conn, revision, avoid={BootId("boot_b")}) is None
-    assert turn_flow.pick_rebuild_engine(conn, OTHER) is None
+    assert rebuild_run_flow.pick_rebuild_engine(conn, revision, avoid={BootId("boot_b")}) is None
+    assert rebuild_run_flow.pick_rebuild_engine(conn, OTHER) is None
 
 
 def test_a_failed_rebuild_keeps_its_reason(conn: Connection) -> None:
     _, _, claim = upgraded(conn)
-    turn_flow.fail_rebuild(conn, claim=claim, reason="no engine")
+    rebuild_run_flow.fail_rebuild(conn, claim=claim, reason="no engine")
     row = rebuilds.find(conn, claim.rebuild)
     assert row is not None
     assert (row.state, row.reason) == (rebuilds.RebuildState.FAILED, "no engine")
@@ -240,7 +240,7 @@ def test_a_failed_rebuild_keeps_its_reason(conn: Connection) -> None:
 def test_what_was_published_is_offered_to_the_next_turn(conn: Connection) -> None:
     running = answered(conn)
     first = pin(conn, running)
-    turn_flow.record_published(
+    turn_log.record_published(
         conn, tenant=ACME, conversation=running.conversation, published=published(first.engine), now=NOW
     )
     complete(conn, running, completed(first))

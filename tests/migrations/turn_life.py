@@ -13,7 +13,7 @@ from typing import Any
 
 from sqlalchemy import Connection, Engine, event
 
-from service import conversation_flow, turn_flow
+from service import conversation_flow, rebuild_run_flow, turn_flow, turn_log
 from service.api.database import ALL_TENANTS, Reach, limit
 from service.domain.artifact import BootId
 from service.domain.events import AttemptFailed
@@ -146,10 +146,10 @@ def _rebuilt_and_lost(recorder: Recorder, first: Running, new: RevisionDigest) -
         claim = rebuilds.claim(conn, rebuild=pinned.rebuild, owner="worker", lease_s=LEASE_S)
     assert claim is not None
     with recorder.fleet("the rebuild") as conn:
-        turn_flow.rebuild_prompt(conn, claim)
+        rebuild_run_flow.rebuild_prompt(conn, claim)
         assert rebuilds.renew(conn, rebuild=claim.rebuild, fence=claim.fence, lease_s=LEASE_S)
         made = published(pinned.engine, artifact=new_id("kv_"))
-        turn_flow.record_rebuild(
+        rebuild_run_flow.record_rebuild(
             conn, claim=claim, evidence=evidence(pinned.engine, published=made), engine=pinned.engine, now=NOW
         )
     with recorder.api("looking for it") as conn:
@@ -192,7 +192,7 @@ def _complete(conn: Connection, running: Running, pinned: Pinned) -> None:
 
 def _publish(conn: Connection, running: Running, pinned: Pinned) -> None:
     made = published(pinned.engine, artifact=new_id("kv_"))
-    turn_flow.record_published(conn, tenant=ACME, conversation=running.conversation, published=made, now=NOW)
+    turn_log.record_published(conn, tenant=ACME, conversation=running.conversation, published=made, now=NOW)
 
 
 def main(out: Path) -> None:

@@ -1,0 +1,57 @@
+"""One turn's work in this process: what it is run with, and what is known of it so far."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import datetime
+
+import httpx
+from sqlalchemy.exc import DBAPIError
+from sqlalchemy.exc import TimeoutError as PoolTimeout
+
+from service.api.channel import TurnChannel
+from service.api.database import Database
+from service.api.metrics import Metrics
+from service.api.rebuild_wait import Ring
+from service.domain.artifact import BootId
+from service.domain.events import ConversationId, ItemId, TenantId, TurnId
+from service.settings import Settings
+
+STORAGE_TROUBLE = (DBAPIError, PoolTimeout)
+Failure = tuple[str, str]
+"""Code and message."""
+
+
+class TurnLost(Exception):
+    """The turn ends without an answer; the code goes into its turn.failed."""
+
+    def __init__(self, code: str, message: str) -> None:
+        super().__init__(message)
+        self.code = code
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tools:
+    """What turns are run with, wired once in app.py."""
+
+    database: Database
+    http: httpx.AsyncClient
+    ring: Ring
+    settings: Settings
+    metrics: Metrics
+    owner: str
+    clock: Callable[[], datetime]
+    new_id: Callable[[str], str]
+
+
+@dataclass(slots=True, kw_only=True)
+class Job:
+    tenant: TenantId
+    conversation: ConversationId
+    turn: TurnId
+    item: ItemId
+    channel: TurnChannel
+    started_s: float
+    avoid: dict[BootId, float] = field(default_factory=dict)
+    """Engines that failed this turn, and until when they are left alone."""
+    plan: str = "none"
+    answering: bool = False
