@@ -75,6 +75,8 @@ class TurnRequest:
     """Whether the client says that it has sent this before, under no idempotency key."""
     revision: RevisionDigest | None = None
     """The only one that may answer, whatever the alias points at."""
+    truncate: bool = False
+    """Whether the oldest items may be left out where the prompt would be too long."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -350,6 +352,7 @@ def _started(
         metadata=dict(request.metadata),
         instructions=messages[0].item if given else None,
         revision=_known_revision(conn, request.revision),
+        truncate=request.truncate,
     )
     return started, messages
 

@@ -1,7 +1,7 @@
 """The life of a turn, one function for each transaction; the caller begins and commits."""
 
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 
 from sqlalchemy import Connection
@@ -24,9 +24,9 @@ from service.domain.events import (
     TurnStarted,
     TurnStreamed,
 )
-from service.domain.head import Head, Standing
-from service.domain.plan import Engine, History, TurnPlan, plan_turn
-from service.domain.revision import RevisionDigest, same_text
+from service.domain.head import Head, LastAnswer, Standing
+from service.domain.plan import Engine, EngineRole, History, Routing, TurnPlan, plan_turn
+from service.domain.revision import STRIPPED, RevisionDigest, same_text
 from service.domain.rollout import Route, target_of
 from service.domain.turn import TurnEvent, TurnState
 from service.rebuild_order import NewId, order_rebuild
@@ -36,6 +36,7 @@ from service.store import (
     event_store,
     fleet,
     heads,
+    prompt_size,
     rebuilds,
     rollouts,
     turns,
@@ -50,6 +51,17 @@ class Pinned:
     engine: Engine
     rebuild: str | None
     """To be rung for and waited for before decoding."""
+    split: Split | None = None
+    """By whom the prompt may be prefilled."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Split:
+    """Another engine of the same revision prefills, where that is worth its while."""
+
+    engine: Engine
+    offered_tokens: int
+    """Of the plan's offer."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,6 +82,7 @@ def plan_attempt(
     rebuild_min_tokens: int,
     now: datetime,
     new_id: NewId,
+    routing: Routing = Routing(),  # noqa: B008 it is frozen
 ) -> Pinned | NotPinned:
     """Plans and pins the next attempt, and queues the rebuild it needs; never on an engine of `avoid`.
 
@@ -82,24 +95,30 @@ def plan_attempt(
         raise FenceLost(f"Turn {turn} is {current.state}: it needs no new attempt.")
     target, route = _target(conn, current.started, conversation)
     history = _history(conn, state, target)
+    engines = fleet.live_engines(conn, {target, history.revision})
+    if any(engine.role is EngineRole.PREFILL for engine in engines):
+        # A token is a byte at least.
+        history = replace(history, new_tokens=prompt_size.new_bytes(conn, tenant, conversation))
     plan = plan_turn(
         history=history,
         target=target,
         policy=_policy(current.started),
-        fleet=fleet.live_engines(conn, {target, history.revision}),
+        fleet=engines,
         avoid=avoid,
         artifacts=decide.offerable(
             state, current, artifacts.of_conversation(conn, tenant, conversation, state.ancestors)
         ),
         rebuild_min_tokens=rebuild_min_tokens,
         contracts=contracts.in_force(conn),
+        routing=routing,
     )
     if plan.engine is None:
         return NotPinned(reason=plan.reason, final=plan.kind is PlanKind.REFUSE)
     pinned = _pin(plan, plan.engine, turn, current.attempt + 1, route)
     state = continue_turn(conn, state, [pinned], now)
     rebuild = order_rebuild(conn, state, pinned, new_id) if plan.kind is PlanKind.REBUILD else None
-    return Pinned(head=state, pinned=pinned, engine=plan.engine, rebuild=rebuild)
+    split = None if plan.prefill is None else Split(engine=plan.prefill, offered_tokens=plan.offered_tokens)
+    return Pinned(head=state, pinned=pinned, engine=plan.engine, rebuild=rebuild, split=split)
 
 
 def find_engine(
@@ -144,6 +163,9 @@ def complete_turn(
     """Raises: FenceLost: another attempt took over, or the turn has ended: nothing of this one is accepted."""
     state = heads.load_head(conn, tenant, conversation, for_update=True, turn=completed.turn)
     continue_turn(conn, state, [*given(refusal), *given(streamed), *given(scored), completed], now)
+    if completed.dropped_items:
+        # No later prompt begins as the windows before this one did.
+        artifacts.forget_conversation(conn, tenant, conversation)
     turns.close_turn(conn, tenant=tenant, turn=completed.turn)
     rebuilds.supersede(conn, turn=completed.turn)
 
@@ -231,12 +253,21 @@ def _target(
 
 
 def _history(conn: Connection, state: Standing, target: RevisionDigest) -> History:
-    revision = state.last.engine_revision if state.last else None
-    if revision is None or revision == target:
-        return History(revision=revision, tokens=state.window_tokens, same_text=True)
-    theirs, ours = fleet.find_descriptor(conn, revision), fleet.find_descriptor(conn, target)
-    known = theirs is not None and ours is not None and same_text(ours, theirs)
-    return History(revision=revision, tokens=state.window_tokens, same_text=known)
+    last = state.last
+    if last is None:
+        return History(revision=None, tokens=state.window_tokens, same_text=True)
+    ours = fleet.find_descriptor(conn, target)
+    same = last.engine_revision == target
+    theirs = ours if same else fleet.find_descriptor(conn, last.engine_revision)
+    extended = last.extended if isinstance(last, LastAnswer) else last.extends is not None
+    return History(
+        revision=last.engine_revision,
+        tokens=state.window_tokens,
+        same_text=same or (theirs is not None and ours is not None and same_text(ours, theirs)),
+        # A template that strips reasoning leaves answers without any as they were: the last prompt tells.
+        append_only=extended or ours is None or ours.text.history_policy != STRIPPED,
+        engine=last.engine,
+    )
 
 
 def _pin(plan: TurnPlan, engine: Engine, turn: TurnId, attempt: int, route: Route | None) -> TurnPinned:
@@ -250,6 +281,7 @@ def _pin(plan: TurnPlan, engine: Engine, turn: TurnId, attempt: int, route: Rout
         offer=plan.offer,
         carry_tokens=plan.carry_tokens,
         contract=plan.contract,
+        prefill=None if plan.prefill is None else plan.prefill.boot,
         rollout=None if route is None else route.rollout,
         rollout_step=None if route is None else route.step,
     )

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 
 import httpx
 
+from service.api.prompt import NOTHING, Prompt, carried_window, not_taken, render_prompt
 from service.domain.artifact import ArtifactId
 from service.domain.contract import ContractId
 from service.domain.errors import EngineFailed, EverturnError, InvalidInput, RevisionMismatch
@@ -17,7 +18,6 @@ from service.domain.events import (
     TenantId,
     TokenLogprob,
     TurnCompleted,
-    TurnId,
     TurnPinned,
     TurnScored,
 )
@@ -26,7 +26,7 @@ from service.domain.plan import Engine
 from service.domain.transcript import Transcript
 from service.domain.turn import Turn
 from service.engine import client
-from service.engine.protocol import Carried, GenerateSpec, Rendered, RenderMode, cache_salt
+from service.engine.protocol import Carried, GenerateSpec, cache_salt
 from service.turn_log import refused_by
 
 EVIDENCE_TRIES = 20
@@ -71,13 +71,6 @@ class Attempt:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Prompt:
-    token_ids: tuple[int, ...]
-    extends: TurnId | None
-    delta: tuple[int, ...]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
     completed: TurnCompleted
     refusal: KvRefused | None
@@ -103,10 +96,12 @@ async def run_attempt(http: httpx.AsyncClient, attempt: Attempt, on_text: Callab
         AttemptLost: and another attempt may answer.
         InvalidInput: no engine of the revision would take this prompt.
     """
-    text, output, finish, prompt = "", list[int](), "", Prompt(token_ids=(), extends=None, delta=())
+    text, output, finish, prompt = "", list[int](), "", NOTHING
     scores = list[TokenLogprob]()
     try:
-        prompt = await _prompt(http, attempt)
+        prompt = await render_prompt(
+            http, attempt.engine, attempt.transcript, attempt.carried, attempt.turn.started
+        )
         async for chunk in client.stream_generate(http, attempt.engine, _spec(attempt, prompt)):
             output += chunk.token_ids
             scores += chunk.logprobs
@@ -117,7 +112,7 @@ async def run_attempt(http: httpx.AsyncClient, attempt: Attempt, on_text: Callab
     except (EngineFailed, RevisionMismatch) as error:
         raise AttemptLost(error, text=text, refusal=await _refusal(http, attempt)) from error
     except InvalidInput as error:
-        raise await _not_taken(http, attempt, len(prompt.token_ids), error) from error
+        raise await not_taken(http, attempt.engine, len(prompt.token_ids), error) from error
     completed = TurnCompleted(
         turn=attempt.pinned.turn,
         attempt=attempt.pinned.attempt,
@@ -130,12 +125,13 @@ async def run_attempt(http: httpx.AsyncClient, attempt: Attempt, on_text: Callab
         prompt_tokens=len(prompt.token_ids),
         local_tokens=evidence.local_tokens,
         kv_source=_source(attempt, evidence),
-        kv_reason=_reason(attempt, evidence),
+        kv_reason=_reason(attempt, prompt, evidence),
         requested_revision=attempt.pinned.revision,
         engine=evidence.boot,
         engine_revision=attempt.pinned.revision,
         loaded=evidence.loaded,
         published=evidence.published.artifact if evidence.published else None,
+        dropped_items=prompt.dropped,
     )
     return Answer(
         completed=completed,
@@ -178,24 +174,6 @@ def checked(attempt: Attempt, prompt: Prompt, evidence: Evidence | None) -> Evid
     return evidence
 
 
-def carried_window(transcript: Transcript) -> Carried | None:
-    """None where there is no window to extend."""
-    window = transcript.window
-    return Carried(messages=transcript.covered, last_token=window[-1]) if window else None
-
-
-async def _prompt(http: httpx.AsyncClient, attempt: Attempt) -> Prompt:
-    carried = attempt.carried
-    rendered: Rendered = await client.render(http, attempt.engine, attempt.transcript.items, carried)
-    if carried is None or rendered.mode is RenderMode.FULL:
-        return Prompt(token_ids=rendered.token_ids, extends=None, delta=rendered.token_ids)
-    return Prompt(
-        token_ids=(*attempt.transcript.window, *rendered.token_ids),
-        extends=attempt.transcript.last,
-        delta=rendered.token_ids,
-    )
-
-
 def _spec(attempt: Attempt, prompt: Prompt) -> GenerateSpec:
     pinned = attempt.pinned
     return GenerateSpec(
@@ -204,10 +182,10 @@ def _spec(attempt: Attempt, prompt: Prompt) -> GenerateSpec:
         kv=KvRequest(
             attempt=attempt.id,
             tenant=attempt.tenant,
-            offer=attempt.offer,
+            offer=None if prompt.dropped else attempt.offer,
             publish=attempt.publish,
             lease_s=attempt.kv_lease_s,
-            contract=attempt.contract,
+            contract=None if prompt.dropped else attempt.contract,
         ),
         revision=pinned.revision,
         boot=pinned.engine,
@@ -237,19 +215,6 @@ async def _refusal(http: httpx.AsyncClient, attempt: Attempt) -> KvRefused | Non
     return refused_by(evidence, attempt.pinned.turn, attempt.pinned.attempt)
 
 
-async def _not_taken(
-    http: httpx.AsyncClient, attempt: Attempt, tokens: int, error: InvalidInput
-) -> InvalidInput:
-    most = await client.max_model_len(http, attempt.engine)
-    if most is None or tokens < most:
-        return error
-    return InvalidInput(
-        f"The conversation with this input is {tokens} tokens long; the model takes fewer than {most}.",
-        "input",
-        "context_length_exceeded",
-    )
-
-
 def _source(attempt: Attempt, evidence: Evidence) -> KvSource:
     if evidence.loaded is None:
         return KvSource.NONE
@@ -259,7 +224,9 @@ def _source(attempt: Attempt, evidence: Evidence) -> KvSource:
     return KvSource.REUSED
 
 
-def _reason(attempt: Attempt, evidence: Evidence) -> str:
+def _reason(attempt: Attempt, prompt: Prompt, evidence: Evidence) -> str:
+    if prompt.dropped:
+        return f"the oldest {prompt.dropped} items were left out, to fit the model's context"
     if evidence.refusal is not None:
         return f"refused: {evidence.refusal.reason}"
     return attempt.note

@@ -125,7 +125,7 @@ def response_object(stored: StoredTurn) -> dict[str, Any]:
         "tools": [],
         "top_logprobs": started.sampling.top_logprobs or 0,
         "top_p": started.sampling.top_p,
-        "truncation": "disabled",
+        "truncation": "auto" if started.truncate else "disabled",
         **({"usage": _usage(completed)} if completed else {}),
         "metadata": dict(started.metadata),
         **_provenance(stored),

@@ -10,11 +10,11 @@ from sqlalchemy import Connection
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 
-from service.api.attempt import carried_window
 from service.api.body import read_object
 from service.api.channel import TurnChannel
 from service.api.conversations import if_match
 from service.api.errors import RETRY_SOON, failed_turn_response
+from service.api.prompt import carried_window, render_prompt
 from service.api.response_object import is_cancelled, response_object
 from service.api.schemas import ResponseBody, parse_count_body, parse_input, parse_response_body, request_hash
 from service.api.sse import turn_events
@@ -29,13 +29,11 @@ from service.conversation_flow import (
 )
 from service.domain.conversation import Conversation
 from service.domain.errors import InvalidInput
-from service.domain.events import ConversationId, OnUpgrade, Sampling, TenantId, TurnId
+from service.domain.events import ConversationId, OnUpgrade, Sampling, TenantId, TurnId, TurnStarted
 from service.domain.plan import Engine
 from service.domain.revision import RevisionDigest, parse_digest
 from service.domain.transcript import Transcript
 from service.domain.turn import TurnState
-from service.engine import client
-from service.engine.protocol import RenderMode
 from service.turn_flow import find_engine
 
 router = APIRouter()
@@ -78,15 +76,15 @@ async def count(request: Request, service: ServiceOf, tenant: TenantOf) -> dict[
     body = parse_count_body(await read_object(request, service.settings.max_body_bytes))
     wanted = _wanted(service, tenant, body, _Asked(), () if body.input is None else parse_input(body.input))
 
-    def placed(conn: Connection) -> tuple[Conversation, Engine, bool]:
+    def placed(conn: Connection) -> tuple[Conversation, TurnStarted, Engine, bool]:
         state, started = preview_turn(conn, wanted, service.new_id)
-        return state, *find_engine(conn, state, started=started)
+        return state, started, *find_engine(conn, state, started=started)
 
-    state, engine, carry = await service.database.run(placed)
-    carried = carried_window(Transcript.of(state)) if carry else None
-    rendered = await client.render(service.http, engine, state.items, carried)
-    known = state.window_tokens if rendered.mode is RenderMode.DELTA else 0
-    return {"object": "response.input_tokens", "input_tokens": known + len(rendered.token_ids)}
+    state, started, engine, carry = await service.database.run(placed)
+    transcript = Transcript.of(state)
+    carried = carried_window(transcript) if carry else None
+    prompt = await render_prompt(service.http, engine, transcript, carried, started)
+    return {"object": "response.input_tokens", "input_tokens": len(prompt.token_ids)}
 
 
 async def _answer(service: Service, tenant: Tenant, turn: TurnId, channel: TurnChannel) -> Response:
@@ -159,6 +157,7 @@ def _wanted(
         on_upgrade=_policy(body, asked),
         revision=_pin(body, asked),
         sampling=sampling,
+        truncate=body.truncation == "auto",
         metadata=body.metadata or {},
         idempotency_key=asked.idempotency_key,
         request_hash=asked.request_hash,

@@ -43,7 +43,6 @@ WITHOUT_EFFECT: Mapping[str, tuple[object, ...]] = {
     "text": ({}, {"format": {"type": "text"}}),
     "tool_choice": ("auto", "none"),
     "tools": ([],),
-    "truncation": ("disabled",),
 }
 """Values of OpenAI's other parameters that ask for what is done anyway; null does so for every one of them."""
 
@@ -102,6 +101,7 @@ class ResponseBody(StrictBody):
     metadata: Metadata | None = None
     on_upgrade: Policy | None = None
     revision: str | None = None
+    truncation: Literal["auto", "disabled"] | None = None
 
     @property
     def logprobs(self) -> int | None:

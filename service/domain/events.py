@@ -6,8 +6,16 @@ from enum import StrEnum
 from typing import ClassVar, NewType
 
 from service.domain.artifact import ArtifactId, BootId
-from service.domain.contract import Contract, ContractId
+from service.domain.contract import ContractId
 from service.domain.evidence import Loaded, Refusal
+from service.domain.fleet_events import (
+    AdapterServed,
+    AdapterWithdrawn,
+    ContractApproved,
+    ContractRevoked,
+    EngineRegistered,
+)
+from service.domain.items import CallId, Part
 from service.domain.revision import RevisionDigest
 from service.domain.rollout_events import RolloutId, RolloutMove, RolloutStarted
 
@@ -24,6 +32,8 @@ class Role(StrEnum):
     SYSTEM = "system"
     USER = "user"
     ASSISTANT = "assistant"
+    TOOL = "tool"
+    """Of what a function gave back."""
 
 
 class OnUpgrade(StrEnum):
@@ -45,6 +55,8 @@ class PlanKind(StrEnum):
     REUSE = "reuse"
     STAY = "stay"
     REBUILD = "rebuild"
+    FULL_RENDER = "full_render"
+    """The history's tokens are not those of the last prompt: it is rendered anew from its messages, where they differ."""
     WAIT = "wait"
     REFUSE = "refuse"
 
@@ -107,6 +119,34 @@ class MessageAccepted:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class FunctionCallAccepted:
+    """A call that the client says the model made."""
+
+    name: ClassVar = "function_call.accepted"
+    item: ItemId
+    call: CallId
+    function: str
+    arguments: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FunctionCallOutputAccepted:
+    name: ClassVar = "function_call_output.accepted"
+    item: ItemId
+    call: CallId
+    output: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReasoningAccepted:
+    """Reasoning that the client says the model gave."""
+
+    name: ClassVar = "reasoning.accepted"
+    item: ItemId
+    text: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ConversationUpdated:
     name: ClassVar = "conversation.updated"
     metadata: Mapping[str, str]
@@ -150,6 +190,20 @@ class TurnStarted:
     """The system message among `items` that the caller gave as instructions."""
     revision: RevisionDigest | None = None
     """The only one that may answer, where the client named one."""
+    truncate: bool = False
+    """Whether the oldest items may be left out of a prompt that would not fit the model's context."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TurnAsked:
+    """What the request wants beside words; it holds for this turn alone. Each is JSON as the client sent it, or empty."""
+
+    name: ClassVar = "turn.asked"
+    turn: TurnId
+    tools: str
+    tool_choice: str
+    text_format: str
+    parallel_tool_calls: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -171,6 +225,8 @@ class TurnPinned:
     rollout: RolloutId | None = None
     """That the alias was in: it, and its step, decided which revision the conversation is to be on."""
     rollout_step: int | None = None
+    prefill: BootId | None = None
+    """Of the same revision: computes the prompt's KV for `engine`, if the prompt turns out to be long enough."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -233,6 +289,19 @@ class TurnScored:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class TurnParsed:
+    """The items of the answer, where it is not one message with all of its text."""
+
+    name: ClassVar = "turn.parsed"
+    turn: TurnId
+    attempt: int
+    items: tuple[ItemId, ...]
+    parts: tuple[Part, ...]
+    """One for each of `items`."""
+    reasoning_tokens: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TurnCompleted:
     """The accepted answer, with the exact window the model saw and who took part.
 
@@ -258,6 +327,10 @@ class TurnCompleted:
     engine_revision: RevisionDigest
     loaded: Loaded | None
     published: ArtifactId | None
+    dropped_items: int = 0
+    """The oldest that were left out of this window, so that it fits the model's context."""
+    frame: str | None = None
+    """Digest of the tools that stand in the window; None without any."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -288,66 +361,24 @@ class AliasMoved:
     """The alias's policy from here on."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EngineRegistered:
-    name: ClassVar = "engine.registered"
-    boot: BootId
-    revision: RevisionDigest
-    address: str
-    role: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AdapterServed:
-    """The engine answers requests for `model` under `revision`, which is its base with this adapter in it."""
-
-    name: ClassVar = "adapter.served"
-    boot: BootId
-    model: str
-    adapter: str
-    """Digest of its bytes."""
-    revision: RevisionDigest
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AdapterWithdrawn:
-    """The engine goes on without it."""
-
-    name: ClassVar = "adapter.withdrawn"
-    boot: BootId
-    model: str
-    revision: RevisionDigest
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ContractApproved:
-    name: ClassVar = "contract.approved"
-    contract: ContractId
-    terms: Contract
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ContractRevoked:
-    name: ClassVar = "contract.revoked"
-    contract: ContractId
-    by: str
-
-
+ItemAccepted = MessageAccepted | FunctionCallAccepted | FunctionCallOutputAccepted | ReasoningAccepted
 ConversationEvent = (
     ConversationCreated
     | ConversationForked
     | ConversationUpdated
     | ConversationDeleted
-    | MessageAccepted
+    | ItemAccepted
     | ItemDeleted
     | ResponseDeleted
     | TurnStarted
+    | TurnAsked
     | TurnPinned
     | KvRefused
     | KvRebuilt
     | AttemptFailed
     | TurnStreamed
     | TurnScored
+    | TurnParsed
     | TurnCompleted
     | TurnFailed
     | ConversationErased

@@ -61,7 +61,7 @@ def error_of(answer: httpx.Response, status: int) -> dict[str, Any]:
         ({"input": "x", "tools": [{"type": "web_search"}]}, "tools", "unsupported_parameter"),
         ({"input": "x", "background": True}, "background", "unsupported_parameter"),
         ({"input": "x", "store": False}, "store", "unsupported_parameter"),
-        ({"input": "x", "truncation": "auto"}, "truncation", "unsupported_parameter"),
+        ({"input": "x", "truncation": "always"}, "truncation", "invalid_value"),
         ({"input": "x", "reasoning": {"effort": "low"}}, "reasoning", "unsupported_parameter"),
         ({"input": "x", "text": {"format": {"type": "json_object"}}}, "text", "unsupported_parameter"),
         ({"input": "x", "user": "me"}, "user", "unsupported_parameter"),

@@ -1,0 +1,120 @@
+"""The token ids that an attempt is asked with: rendered by its engine, after the stored window where there is one."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from itertools import takewhile
+
+import httpx
+
+from service.domain.conversation import Item
+from service.domain.errors import InvalidInput
+from service.domain.events import ItemId, Role, TurnId, TurnStarted
+from service.domain.plan import Engine
+from service.domain.transcript import Transcript
+from service.engine import client
+from service.engine.protocol import Carried, Rendered, RenderMode
+
+KEPT_SHARE = 0.75
+"""Of the context, at most, that a window holds after its oldest items were left out: so that the next turns extend it."""
+ANSWER_SHARE = 0.5
+"""Of the context, at most, that is kept free for an answer however long it may be."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prompt:
+    token_ids: tuple[int, ...]
+    extends: TurnId | None
+    delta: tuple[int, ...]
+    dropped: int = 0
+    """Of the conversation's oldest items, left out."""
+
+
+NOTHING = Prompt(token_ids=(), extends=None, delta=())
+
+
+def carried_window(transcript: Transcript) -> Carried | None:
+    """None where there is no window to extend."""
+    window = transcript.window
+    return Carried(messages=transcript.covered, last_token=window[-1]) if window else None
+
+
+async def render_prompt(
+    http: httpx.AsyncClient,
+    engine: Engine,
+    transcript: Transcript,
+    carried: Carried | None,
+    started: TurnStarted,
+) -> Prompt:
+    """Raises:
+    EngineFailed, RevisionMismatch: of the engine.
+    InvalidInput: this turn's own items are too long for the model's context by themselves.
+    """
+    rendered: Rendered = await client.render(http, engine, transcript.items, carried)
+    prompt = Prompt(token_ids=rendered.token_ids, extends=None, delta=rendered.token_ids)
+    if carried is not None and rendered.mode is RenderMode.DELTA:
+        ids = (*transcript.window, *rendered.token_ids)
+        prompt = Prompt(token_ids=ids, extends=transcript.last, delta=rendered.token_ids)
+    if not started.truncate:
+        return prompt
+    context = await client.max_model_len(http, engine)
+    if context is None or len(prompt.token_ids) <= _room(context, started):
+        return prompt
+    return await _fitting(http, engine, transcript.items, started, context)
+
+
+def _room(context: int, started: TurnStarted) -> int:
+    return context - min(started.sampling.max_output_tokens, int(context * ANSWER_SHARE))
+
+
+async def _fitting(
+    http: httpx.AsyncClient, engine: Engine, items: Sequence[Item], started: TurnStarted, context: int
+) -> Prompt:
+    """Rendered whole, without as many of the oldest items as it takes; what a conversation opens with as its system stays."""
+    room = min(_room(context, started), int(context * KEPT_SHARE))
+    opening = tuple(takewhile(lambda item: item.role is Role.SYSTEM, items))
+    rest = items[len(opening) :]
+    cuts = _cuts(rest, frozenset(started.items))
+    shortest = await _without(http, engine, opening, rest, cuts[-1])
+    if len(shortest.token_ids) > _room(context, started):
+        raise InvalidInput(
+            f"This turn's input is {len(shortest.token_ids)} tokens long without anything before it; of the model's "
+            f"{context}, an answer of 'max_output_tokens' leaves {_room(context, started)}.",
+            "input",
+            "context_length_exceeded",
+        )
+    low, high, best = 0, len(cuts) - 1, shortest
+    while low < high:
+        middle = (low + high) // 2
+        tried = await _without(http, engine, opening, rest, cuts[middle])
+        if len(tried.token_ids) <= room:
+            high, best = middle, tried
+        else:
+            low = middle + 1
+    return best
+
+
+def _cuts(rest: Sequence[Item], own: frozenset[ItemId]) -> list[int]:
+    """How many of the oldest may go: up to a user's word, so that no answer and no call stands without what it answers."""
+    last = next((place for place, item in enumerate(rest) if item.id in own), max(0, len(rest) - 1))
+    return [place for place in range(1, last) if rest[place].role is Role.USER] + [last]
+
+
+async def _without(
+    http: httpx.AsyncClient, engine: Engine, opening: Sequence[Item], rest: Sequence[Item], dropped: int
+) -> Prompt:
+    rendered = await client.render(http, engine, (*opening, *rest[dropped:]), None)
+    whole = Prompt(token_ids=rendered.token_ids, extends=None, delta=rendered.token_ids)
+    return replace(whole, dropped=dropped)
+
+
+async def not_taken(
+    http: httpx.AsyncClient, engine: Engine, tokens: int, error: InvalidInput
+) -> InvalidInput:
+    most = await client.max_model_len(http, engine)
+    if most is None or tokens < most:
+        return error
+    return InvalidInput(
+        f"The conversation with this input is {tokens} tokens long; the model takes fewer than {most}.",
+        "input",
+        "context_length_exceeded",
+    )

@@ -1,0 +1,101 @@
+"""`truncation: auto`: a conversation that outgrows the context loses its oldest items, and the exact window is the record."""
+
+import httpx
+import pytest
+
+from tests.api.stack import Stack
+from tests.engines.simulated import BLOCK, SimulatedEngine, render
+
+CONTEXT = 120
+ANSWER = 8
+
+
+def ask(stack: Stack, text: str, conversation: str | None, **body: object) -> httpx.Response:
+    body = {"truncation": "auto", "max_output_tokens": ANSWER} | body
+    return stack.post(input=text, conversation=conversation, **body)
+
+
+def grown(stack: Stack, engine: SimulatedEngine, *, turns: int = 6) -> str:
+    """A conversation with instructions, each turn of it some forty tokens; the last ones do not fit together any more."""
+    engine.faults.max_model_len = CONTEXT
+    conversation = stack.conversation()
+    for number in range(turns):
+        instructions = {"instructions": "be brief"} if number == 0 else {}
+        answer = ask(stack, str(number) * 25, conversation, **instructions)
+        assert answer.status_code == 200, answer.text
+    return conversation
+
+
+def test_a_conversation_longer_than_the_context_goes_on_without_its_oldest_items(stack: Stack) -> None:
+    engine = stack.start_engine("a", alias=True)
+    conversation = grown(stack, engine)
+    assert all(len(prompt) + ANSWER <= CONTEXT for prompt in engine.prompts)
+    opening = tuple(render([{"role": "system", "content": "be brief"}]))[:-1]
+    assert all(prompt[: len(opening)] == opening for prompt in engine.prompts)
+    assert ord("0") + 10 not in engine.prompts[-1]
+    assert len(stack.state(conversation).items) == 13
+
+
+def test_the_window_in_the_record_is_the_one_that_the_model_saw(stack: Stack) -> None:
+    engine = stack.start_engine("a", alias=True)
+    conversation = grown(stack, engine)
+    state = stack.state(conversation)
+    assert state.window == (*engine.prompts[-1], *state.last.output)
+    assert any(turn.completed.dropped_items for turn in state.turns.values())
+
+
+def test_the_next_turn_extends_the_window_that_was_cut_and_reads_its_kv(stack: Stack) -> None:
+    engine = stack.start_engine("a", alias=True)
+    conversation = grown(stack, engine, turns=2)
+    stack.await_artifacts(conversation, 2)
+    assert "left out" in ask(stack, "x" * 40, conversation).json()["kv"]["reason"]
+    stack.await_artifacts(conversation, 1)
+    before = stack.state(conversation).window
+    answer = ask(stack, "so", conversation).json()
+    assert engine.prompts[-1][: len(before)] == before
+    assert (answer["kv"]["source"], answer["kv"]["refusal"]) == ("reused", None)
+    assert answer["kv"]["tokens_loaded"] > len(before) - 2 * BLOCK
+
+
+def test_a_turn_that_was_cut_is_answered_as_cold_and_says_why(stack: Stack) -> None:
+    engine = stack.start_engine("a", alias=True)
+    conversation = grown(stack, engine, turns=3)
+    answer = ask(stack, "x" * 40, conversation).json()
+    assert answer["output"][0]["content"][0]["text"] == engine.cold_text(engine.prompts[-1])
+    assert "left out" in answer["kv"]["reason"]
+    assert (answer["kv"]["source"], answer["kv"]["refusal"]) == ("none", None)
+    assert answer["truncation"] == "auto"
+
+
+def test_input_that_is_too_long_by_itself_is_refused_with_the_numbers(stack: Stack) -> None:
+    engine = stack.start_engine("a", alias=True)
+    conversation = grown(stack, engine, turns=2)
+    refused = ask(stack, "y" * 200, conversation)
+    error = refused.json()["error"]
+    assert (refused.status_code, error["code"], error["param"]) == (400, "context_length_exceeded", "input")
+    assert str(CONTEXT) in error["message"]
+    assert ask(stack, "so", conversation).status_code == 200
+
+
+def test_without_it_nothing_is_left_out(stack: Stack) -> None:
+    engine = stack.start_engine("a", alias=True)
+    conversation = grown(stack, engine, turns=2)
+    refused = ask(stack, "y" * 60, conversation, truncation="disabled")
+    assert refused.json()["error"]["code"] == "context_length_exceeded"
+
+
+def test_a_count_of_tokens_is_of_the_prompt_that_was_cut(stack: Stack) -> None:
+    engine = stack.start_engine("a", alias=True)
+    conversation = grown(stack, engine, turns=3)
+    body = {"conversation": conversation, "input": "z" * 40, "truncation": "auto"}
+    counted = stack.http.post("/v1/responses/input_tokens", json=body).json()
+    assert (
+        ask(stack, "z" * 40, conversation, max_output_tokens=60).json()["usage"]["input_tokens"]
+        == (counted["input_tokens"])
+    )
+
+
+@pytest.mark.parametrize("value", ["always", 1, {"type": "auto"}])
+def test_any_other_value_is_refused_by_name(shared_stack: Stack, value: object) -> None:
+    refused = shared_stack.post(input="hello", truncation=value)
+    assert (refused.status_code, refused.json()["error"]["param"]) == (400, "truncation")
