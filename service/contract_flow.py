@@ -7,7 +7,8 @@ from sqlalchemy import Connection
 
 from service.domain.contract import Contract, ContractId, approve
 from service.domain.errors import NotFound
-from service.domain.events import FLEET, ContractApproved, ContractRevoked
+from service.domain.events import FLEET
+from service.domain.fleet_events import ContractApproved, ContractRevoked
 from service.domain.revision import Descriptor, RevisionDigest
 from service.store import contracts, event_store, fleet
 

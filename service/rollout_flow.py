@@ -12,16 +12,8 @@ from service import shift_flow
 from service.domain.adapter import Adapter, ServedAdapter, effective
 from service.domain.artifact import BootId
 from service.domain.errors import Conflict, EnginePinned, InvalidInput, NotFound, RevisionMismatch
-from service.domain.events import (
-    FLEET,
-    AdapterServed,
-    AdapterWithdrawn,
-    ConversationId,
-    EngineRegistered,
-    Event,
-    OnUpgrade,
-    TenantId,
-)
+from service.domain.events import FLEET, ConversationId, Event, OnUpgrade, TenantId
+from service.domain.fleet_events import AdapterServed, AdapterWithdrawn, EngineRegistered
 from service.domain.plan import EngineRole, EngineState
 from service.domain.revision import Descriptor, RevisionDigest, differing_fields
 from service.shift_flow import KeepPolicy, MovedAlias

@@ -16,23 +16,30 @@ from service.domain.events import (
     ConversationForked,
     ConversationId,
     ConversationUpdated,
+    FunctionCallAccepted,
+    FunctionCallOutputAccepted,
+    ItemAccepted,
     ItemDeleted,
     ItemId,
     KvRebuilt,
     KvRefused,
     MessageAccepted,
     OnUpgrade,
+    ReasoningAccepted,
     ResponseDeleted,
     Role,
     TenantId,
+    TurnAsked,
     TurnCompleted,
     TurnFailed,
     TurnId,
+    TurnParsed,
     TurnPinned,
     TurnScored,
     TurnStarted,
     TurnStreamed,
 )
+from service.domain.items import CallId, ItemKind
 from service.domain.turn import Turn, TurnEvent, TurnState, advance
 
 
@@ -41,8 +48,14 @@ class Item:
     id: ItemId
     role: Role
     text: str
+    """What was said; of a function call its arguments, and of what it gave back its output."""
     turn: TurnId | None = None
     """The turn that answered with it; None for what a client said."""
+    kind: ItemKind = ItemKind.MESSAGE
+    call: CallId | None = None
+    """Of a function call, and of its output."""
+    function: str = ""
+    """That is called."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,6 +97,8 @@ class Conversation:
     """Where its history begins, if it did not begin by itself."""
     ancestors: tuple[Ancestor, ...] = ()
     """Of a fork, nearest first."""
+    unsettled: bool = False
+    """Whether function calls, outputs or deletions came with the last answer or after it: calls may be open."""
 
     @property
     def exists(self) -> bool:
@@ -121,19 +136,22 @@ def evolve(state: Conversation, event: ConversationEvent) -> Conversation:
         case TurnStarted():
             return _with_turn(state, Turn.of(event))
         case (
-            TurnPinned()
+            TurnAsked()
+            | TurnPinned()
             | KvRefused()
             | KvRebuilt()
             | AttemptFailed()
             | TurnStreamed()
             | TurnScored()
+            | TurnParsed()
             | TurnCompleted()
             | TurnFailed()
         ):
             return _advanced(_with_turn(state, advance(state.turns[event.turn], event)), event)
-        case MessageAccepted():
-            item = Item(id=event.item, role=event.role, text=event.text)
-            return replace(state, items=(*state.items, item))
+        case MessageAccepted() | FunctionCallAccepted() | FunctionCallOutputAccepted() | ReasoningAccepted():
+            item = accepted_item(event)
+            unsettled = state.unsettled or item.call is not None
+            return replace(state, items=(*state.items, item), unsettled=unsettled)
         case ItemDeleted():
             return _without(state, event.item)
         case ResponseDeleted():
@@ -188,7 +206,8 @@ def _without(state: Conversation, item: ItemId) -> Conversation:
     """A window that held it is no beginning of any later prompt: the next one is rendered whole."""
     place = next(n for n, one in enumerate(state.items) if one.id == item)
     kept = (*state.items[:place], *state.items[place + 1 :])
-    state = replace(state, items=kept, withdrawn=(*state.withdrawn, state.items[place]))
+    gone = (*state.withdrawn, state.items[place])
+    state = replace(state, items=kept, withdrawn=gone, unsettled=True)
     if place >= state.covered_items:
         return state
     useless = tuple(replace(ancestor, tokens=0) for ancestor in state.ancestors)
@@ -203,12 +222,56 @@ def _erased(state: Conversation, event: ConversationErased) -> Conversation:
 
 
 def _completed(state: Conversation, event: TurnCompleted) -> Conversation:
-    answer = Item(id=event.item, role=Role.ASSISTANT, text=event.text, turn=event.turn)
+    answer = answer_items(event, state.turns[event.turn].parsed)
     carried = state.segments if event.extends is not None else ()
     return replace(
         state,
-        items=(*state.items, answer),
+        items=(*state.items, *answer),
         last=event,
         segments=(*carried, event.prompt_delta, event.output),
-        covered_items=len(state.items) + 1,
+        covered_items=len(state.items) + len(answer),
+        unsettled=any(item.call is not None for item in answer),
+    )
+
+
+def accepted_item(event: ItemAccepted) -> Item:
+    match event:
+        case MessageAccepted():
+            return Item(id=event.item, role=event.role, text=event.text)
+        case FunctionCallAccepted():
+            return Item(
+                id=event.item,
+                role=Role.ASSISTANT,
+                text=event.arguments,
+                kind=ItemKind.FUNCTION_CALL,
+                call=event.call,
+                function=event.function,
+            )
+        case FunctionCallOutputAccepted():
+            return Item(
+                id=event.item,
+                role=Role.TOOL,
+                text=event.output,
+                kind=ItemKind.FUNCTION_CALL_OUTPUT,
+                call=event.call,
+            )
+        case ReasoningAccepted():
+            return Item(id=event.item, role=Role.ASSISTANT, text=event.text, kind=ItemKind.REASONING)
+
+
+def answer_items(event: TurnCompleted, parsed: TurnParsed | None) -> tuple[Item, ...]:
+    """Args: parsed: None where the answer is one message."""
+    if parsed is None:
+        return (Item(id=event.item, role=Role.ASSISTANT, text=event.text, turn=event.turn),)
+    return tuple(
+        Item(
+            id=item,
+            role=Role.ASSISTANT,
+            text=part.text,
+            turn=event.turn,
+            kind=part.kind,
+            call=part.call,
+            function=part.function,
+        )
+        for item, part in zip(parsed.items, parsed.parts, strict=True)
     )

@@ -1,6 +1,6 @@
 """`decide`: what a command may add to a conversation; legality only, policy lives in plan."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from service.domain.artifact import MISFITS
 from service.domain.conversation import Conversation, Item
@@ -10,15 +10,19 @@ from service.domain.events import (
     ConversationDeleted,
     ConversationEvent,
     ConversationForked,
+    FunctionCallOutputAccepted,
+    ItemAccepted,
     ItemDeleted,
     ItemId,
     MessageAccepted,
     ResponseDeleted,
     Role,
+    TurnAsked,
     TurnId,
     TurnStarted,
 )
 from service.domain.head import Standing
+from service.domain.items import CallId, ItemKind
 from service.domain.plan import StoredArtifact
 from service.domain.turn import Turn, TurnEvent, TurnState, check
 
@@ -27,7 +31,7 @@ MAX_FORK_DEPTH = 32
 
 
 def accept_turn(
-    state: Standing, messages: Sequence[MessageAccepted], started: TurnStarted
+    state: Standing, items: Sequence[ItemAccepted], started: TurnStarted, asked: TurnAsked | None = None
 ) -> tuple[ConversationEvent, ...]:
     """Raises:
     NotFound: no such conversation.
@@ -35,11 +39,74 @@ def accept_turn(
     InvalidInput: nothing to answer.
     """
     check_idle(state)
-    if not any(m.role is Role.USER for m in messages):
+    if not any(map(_wants_answer, items)):
         raise InvalidInput(
-            "'input' must hold at least one user message.", "input", "missing_required_parameter"
+            "'input' must hold at least one user message, or the output of a function call.",
+            "input",
+            "missing_required_parameter",
         )
-    return (*messages, started)
+    return (*items, started, *([] if asked is None else [asked]))
+
+
+def _wants_answer(item: ItemAccepted) -> bool:
+    return isinstance(item, FunctionCallOutputAccepted) or (
+        isinstance(item, MessageAccepted) and item.role is Role.USER
+    )
+
+
+def check_outputs(before: Sequence[Item], added: Sequence[Item], param: str) -> None:
+    """Args:
+    added: what the client brings; `param` names the list, which they are the last of.
+
+    Raises:
+        InvalidInput: the output of a call that nobody made, or that has its output already; names the field.
+    """
+    calls, answered = _calls(before)
+    for number, item in enumerate(added):
+        field = f"{param}[{number}].call_id"
+        if item.kind is ItemKind.FUNCTION_CALL and item.call is not None:
+            if item.call in calls:
+                raise InvalidInput(f"There is a function call with call_id {item.call} already.", field)
+            calls[item.call] = item
+        elif item.kind is ItemKind.FUNCTION_CALL_OUTPUT and item.call is not None:
+            if item.call not in calls:
+                raise InvalidInput(
+                    f"No tool call found for function call output with call_id {item.call}.", field
+                )
+            if item.call in answered:
+                raise InvalidInput(
+                    f"The function call with call_id {item.call} has its output already.", field
+                )
+            answered.add(item.call)
+
+
+def check_settled(items: Sequence[Item]) -> None:
+    """Before a turn: each call has its output, and each output its call, which may have been deleted since.
+
+    Raises:
+        InvalidInput: naming the call and the way out.
+    """
+    calls, answered = _calls(items)
+    for call, item in calls.items():
+        if call not in answered:
+            raise InvalidInput(
+                f"No tool output found for function call {call}: send its 'function_call_output', "
+                f"or delete the item {item.id}.",
+                "input",
+            )
+    for item in items:
+        if item.kind is ItemKind.FUNCTION_CALL_OUTPUT and item.call not in calls:
+            raise InvalidInput(
+                f"No tool call found for function call output with call_id {item.call}: delete the item {item.id}.",
+                "input",
+            )
+
+
+def _calls(items: Sequence[Item]) -> tuple[dict[CallId, Item], set[CallId]]:
+    """The function calls, and which of them have outputs."""
+    calls = {item.call: item for item in items if item.kind is ItemKind.FUNCTION_CALL and item.call}
+    answered = {item.call for item in items if item.kind is ItemKind.FUNCTION_CALL_OUTPUT and item.call}
+    return calls, answered
 
 
 def check_idle(state: Standing) -> None:
@@ -74,10 +141,10 @@ def check_head(state: Standing, head: int | None) -> None:
         )
 
 
-def add_items(state: Standing, messages: tuple[MessageAccepted, ...]) -> tuple[ConversationEvent, ...]:
+def add_items(state: Standing, items: tuple[ItemAccepted, ...]) -> tuple[ConversationEvent, ...]:
     """Raises: NotFound: no such conversation; ConversationLocked."""
     check_idle(state)
-    return messages
+    return items
 
 
 def is_latest(state: Standing, turn: TurnId) -> bool:
@@ -90,7 +157,7 @@ def is_latest(state: Standing, turn: TurnId) -> bool:
     return state.last is not None and state.last.turn == turn and state.open_turn is None
 
 
-def check_forkable(state: Conversation, turn: TurnId, param: str) -> None:
+def check_forkable(state: Standing, turn: TurnId, param: str) -> None:
     """Args: param: how the client named the turn.
 
     Raises:
@@ -112,11 +179,14 @@ def check_forkable(state: Conversation, turn: TurnId, param: str) -> None:
 
 
 def fork(
-    origin: Conversation, inherited: Conversation, created: ConversationCreated, forked: ConversationForked
+    inherited: Standing,
+    created: ConversationCreated,
+    forked: ConversationForked,
+    deleted: Sequence[ItemId] = (),
 ) -> tuple[ConversationEvent, ...]:
     """Args:
-    origin: the conversation that is forked, as it is now.
-    inherited: the history that the fork begins with. What `origin` has deleted of it since stays deleted.
+    inherited: the history that the fork begins with.
+    deleted: what of it was deleted since, where it was forked from, and stays deleted.
 
     Raises:
         Gone: erased.
@@ -129,9 +199,13 @@ def fork(
             "Fork one of those it came from, or begin a new conversation with its items.",
             code="fork_too_deep",
         )
+    return (created, forked, *(ItemDeleted(item=item) for item in deleted))
+
+
+def deleted_since(origin: Conversation, inherited: Conversation) -> tuple[ItemId, ...]:
+    """Of a history, in the conversation that goes on from it."""
     kept = {item.id for item in origin.items}
-    deleted = (ItemDeleted(item=item.id) for item in inherited.items if item.id not in kept)
-    return (created, forked, *deleted)
+    return tuple(item.id for item in inherited.items if item.id not in kept)
 
 
 def delete_conversation(state: Standing) -> tuple[ConversationEvent, ...]:
@@ -140,10 +214,14 @@ def delete_conversation(state: Standing) -> tuple[ConversationEvent, ...]:
     return (ConversationDeleted(),)
 
 
-def delete_item(state: Conversation, item: ItemId) -> tuple[ConversationEvent, ...]:
-    """Raises: NotFound: it is no item of the conversation; ConversationLocked."""
+def delete_item(state: Standing, there: Collection[ItemId], item: ItemId) -> tuple[ConversationEvent, ...]:
+    """Args: there: the items of the conversation.
+
+    Raises: NotFound: it is none of them; ConversationLocked.
+    """
     check_idle(state)
-    find_item(state, item)
+    if item not in there:
+        raise NotFound("item", item, "item_id")
     return (ItemDeleted(item=item),)
 
 

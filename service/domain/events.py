@@ -65,6 +65,8 @@ class KvSource(StrEnum):
     NONE = "none"
     REUSED = "reused"
     REBUILT = "rebuilt"
+    PREFILLED = "prefilled"
+    """For this turn, by another engine of the revision, which does nothing else."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

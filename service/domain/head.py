@@ -5,19 +5,22 @@ It is folded from few of the events: those that say something lasting, and those
 
 from dataclasses import dataclass, field, replace
 
-from service.domain.artifact import NOT_THE_ARTIFACTS_FAULT, ArtifactId
-from service.domain.conversation import Ancestor, Conversation
+from service.domain.artifact import NOT_THE_ARTIFACTS_FAULT, ArtifactId, BootId
+from service.domain.conversation import Ancestor, Conversation, accepted_item
 from service.domain.events import (
     ConversationCreated,
     ConversationDeleted,
     ConversationErased,
     ConversationEvent,
     ConversationId,
+    FunctionCallAccepted,
+    FunctionCallOutputAccepted,
     ItemDeleted,
     ItemId,
     KvRefused,
     MessageAccepted,
     OnUpgrade,
+    ReasoningAccepted,
     ResponseDeleted,
     TenantId,
     TurnCompleted,
@@ -36,6 +39,9 @@ LASTING = (ConversationDeleted, ConversationErased, ResponseDeleted, KvRefused)
 class LastAnswer:
     turn: TurnId
     engine_revision: RevisionDigest
+    engine: BootId
+    extended: bool
+    """Whether its prompt began with the window of the answer before it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,6 +63,8 @@ class Head:
     erased: ConversationErased | None = None
     deleted_responses: frozenset[TurnId] = frozenset()
     ancestors: tuple[Ancestor, ...] = ()
+    unsettled: bool = False
+    """As `Conversation.unsettled`."""
 
     @property
     def exists(self) -> bool:
@@ -96,7 +104,19 @@ def head_of(whole: Conversation, turn: TurnId | None = None) -> Head:
         erased=whole.erased,
         deleted_responses=whole.deleted_responses,
         ancestors=whole.ancestors,
+        unsettled=whole.unsettled,
     )
+
+
+def branch_head(parent: Head, child: ConversationId) -> Head:
+    """What a fork's own events are folded onto, as `conversation.branch` does: its parent as it was at the fork."""
+    nearest = Ancestor(conversation=parent.id, tokens=parent.window_tokens)
+    return replace(parent, id=child, version=0, ancestors=(nearest, *parent.ancestors))
+
+
+def with_older(head: Head, turn: Turn) -> Head:
+    """Beside the newest, which stays the last."""
+    return replace(head, turns={turn.id: _wordless(turn), **head.turns})
 
 
 def advance_head(head: Head, event: ConversationEvent, version: int | None = None) -> Head:
@@ -105,13 +125,13 @@ def advance_head(head: Head, event: ConversationEvent, version: int | None = Non
     match event:
         case TurnStarted():
             return replace(head, turns={event.turn: _wordless(Turn.of(event))})
-        case MessageAccepted():
-            return replace(head, fresh=(*head.fresh, event.item)) if head.window_tokens else head
-        case ItemDeleted() if event.item in head.fresh:
-            return replace(head, fresh=tuple(item for item in head.fresh if item != event.item))
+        case MessageAccepted() | FunctionCallAccepted() | FunctionCallOutputAccepted() | ReasoningAccepted():
+            fresh = (*head.fresh, event.item) if head.window_tokens else head.fresh
+            return replace(
+                head, fresh=fresh, unsettled=head.unsettled or accepted_item(event).call is not None
+            )
         case ItemDeleted():
-            useless = tuple(replace(ancestor, tokens=0) for ancestor in head.ancestors)
-            return replace(head, window_tokens=0, fresh=(), ancestors=useless)
+            return _without(head, event.item)
         case ResponseDeleted():
             return replace(head, deleted_responses=head.deleted_responses | {event.turn})
         case ConversationCreated():
@@ -124,6 +144,14 @@ def advance_head(head: Head, event: ConversationEvent, version: int | None = Non
             return _after(_with_turn(head, event), event)
         case _:
             return head
+
+
+def _without(head: Head, item: ItemId) -> Head:
+    head = replace(head, unsettled=True)
+    if item in head.fresh:
+        return replace(head, fresh=tuple(one for one in head.fresh if one != item))
+    useless = tuple(replace(ancestor, tokens=0) for ancestor in head.ancestors)
+    return replace(head, window_tokens=0, fresh=(), ancestors=useless)
 
 
 def _with_turn(head: Head, event: TurnEvent) -> Head:
@@ -143,16 +171,35 @@ def _after(head: Head, event: TurnEvent) -> Head:
             return replace(head, fresh=tuple(item for item in head.fresh if item not in withdrawn))
         case TurnCompleted():
             tokens = event.prompt_tokens + len(event.output)
-            return replace(head, last=_answer(event), window_tokens=tokens, fresh=())
+            parsed = head.turns[event.turn].parsed
+            calls = parsed is not None and any(part.call is not None for part in parsed.parts)
+            return replace(head, last=_answer(event), window_tokens=tokens, fresh=(), unsettled=calls)
         case _:
             return head
 
 
 def _answer(event: TurnCompleted) -> LastAnswer:
-    return LastAnswer(turn=event.turn, engine_revision=event.engine_revision)
+    return LastAnswer(
+        turn=event.turn,
+        engine_revision=event.engine_revision,
+        engine=event.engine,
+        extended=event.extends is not None,
+    )
 
 
 def _wordless(turn: Turn) -> Turn:
     """Without what no decision needs, most of which is somebody's words."""
     started = replace(turn.started, metadata={})
-    return replace(turn, started=started, streamed=None, scored=None, completed=None, failed=None)
+    parsed = turn.parsed and replace(
+        turn.parsed, parts=tuple(replace(part, text="") for part in turn.parsed.parts)
+    )
+    return replace(
+        turn,
+        started=started,
+        asked=None,
+        streamed=None,
+        scored=None,
+        parsed=parsed,
+        completed=None,
+        failed=None,
+    )

@@ -11,9 +11,11 @@ from service.domain.events import (
     KvRebuilt,
     KvRefused,
     Sampling,
+    TurnAsked,
     TurnCompleted,
     TurnFailed,
     TurnId,
+    TurnParsed,
     TurnPinned,
     TurnScored,
     TurnStarted,
@@ -21,12 +23,14 @@ from service.domain.events import (
 )
 
 TurnEvent = (
-    TurnPinned
+    TurnAsked
+    | TurnPinned
     | KvRefused
     | KvRebuilt
     | AttemptFailed
     | TurnStreamed
     | TurnScored
+    | TurnParsed
     | TurnCompleted
     | TurnFailed
 )
@@ -40,6 +44,7 @@ class TurnState(StrEnum):
 
 
 TRANSITIONS: dict[tuple[TurnState, str], TurnState] = {
+    (TurnState.STARTED, TurnAsked.name): TurnState.STARTED,
     (TurnState.STARTED, TurnPinned.name): TurnState.PINNED,
     (TurnState.STARTED, TurnStreamed.name): TurnState.STARTED,
     (TurnState.STARTED, TurnFailed.name): TurnState.FAILED,
@@ -47,6 +52,7 @@ TRANSITIONS: dict[tuple[TurnState, str], TurnState] = {
     (TurnState.PINNED, KvRebuilt.name): TurnState.PINNED,
     (TurnState.PINNED, TurnStreamed.name): TurnState.PINNED,
     (TurnState.PINNED, TurnScored.name): TurnState.PINNED,
+    (TurnState.PINNED, TurnParsed.name): TurnState.PINNED,
     (TurnState.PINNED, AttemptFailed.name): TurnState.STARTED,
     (TurnState.PINNED, TurnCompleted.name): TurnState.COMPLETED,
 }
@@ -59,6 +65,7 @@ class Turn:
     state: TurnState
     items: tuple[ItemId, ...]
     started: TurnStarted
+    asked: TurnAsked | None = None
     attempt: int = 0
     """Number of the last attempt pinned; also its fence."""
     pinned: TurnPinned | None = None
@@ -66,6 +73,7 @@ class Turn:
     rebuilt: KvRebuilt | None = None
     streamed: TurnStreamed | None = None
     scored: TurnScored | None = None
+    parsed: TurnParsed | None = None
     completed: TurnCompleted | None = None
     failed: TurnFailed | None = None
 
@@ -87,7 +95,7 @@ def check(turn: Turn, event: TurnEvent) -> None:
     if isinstance(event, TurnPinned):
         if event.attempt != turn.attempt + 1:
             raise FenceLost(f"Turn {turn.id} is at attempt {turn.attempt}; {event.attempt} cannot follow it.")
-    elif not isinstance(event, TurnStreamed | TurnFailed) and event.attempt != turn.attempt:
+    elif not isinstance(event, TurnAsked | TurnStreamed | TurnFailed) and event.attempt != turn.attempt:
         raise FenceLost(
             f"Turn {turn.id} is at attempt {turn.attempt}; attempt {event.attempt} was fenced off."
         )
@@ -102,15 +110,27 @@ def advance(turn: Turn, event: TurnEvent) -> Turn:
             return replace(turn, attempt=event.attempt, pinned=event)
         case KvRefused():
             return replace(turn, refusals=(*turn.refusals, event))
+        case AttemptFailed():
+            return replace(turn, rebuilt=None)
         case KvRebuilt():
             return replace(turn, rebuilt=event)
+        case _:
+            return _told(turn, event)
+
+
+def _told(
+    turn: Turn, event: TurnAsked | TurnStreamed | TurnScored | TurnParsed | TurnCompleted | TurnFailed
+) -> Turn:
+    match event:
+        case TurnAsked():
+            return replace(turn, asked=event)
         case TurnStreamed():
             return replace(turn, streamed=event)
         case TurnScored():
             return replace(turn, scored=event)
+        case TurnParsed():
+            return replace(turn, parsed=event)
         case TurnCompleted():
             return replace(turn, completed=event)
         case TurnFailed():
             return replace(turn, failed=event)
-        case AttemptFailed():
-            return replace(turn, rebuilt=None)

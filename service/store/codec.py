@@ -2,69 +2,34 @@
 
 import json
 import re
-from collections.abc import Callable, Container, Mapping
+from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass, fields, is_dataclass
 from struct import error as StructError  # noqa: N812 a class under a lower-case name
 from struct import unpack
 from typing import TYPE_CHECKING, Any
 
-from service.domain.artifact import BootId, pack_tokens
-from service.domain.contract import Contract
+from service.domain.artifact import pack_tokens
 from service.domain.errors import Internal, InvalidInput
 from service.domain.events import (
-    AdapterServed,
-    AdapterWithdrawn,
-    AliasMoved,
     AttemptFailed,
-    Candidate,
-    ContractApproved,
-    ContractRevoked,
     ConversationCreated,
-    ConversationDeleted,
-    ConversationErased,
-    ConversationForked,
     ConversationUpdated,
-    EngineRegistered,
     Event,
-    ItemDeleted,
-    KvRebuilt,
-    KvRefused,
-    KvSource,
+    FunctionCallAccepted,
+    FunctionCallOutputAccepted,
     MessageAccepted,
-    OnUpgrade,
-    PlanKind,
-    PolicyLevel,
-    ResponseDeleted,
-    Role,
-    Sampling,
-    TokenLogprob,
+    ReasoningAccepted,
+    TurnAsked,
     TurnCompleted,
-    TurnFailed,
-    TurnPinned,
+    TurnParsed,
     TurnScored,
     TurnStarted,
     TurnStreamed,
 )
-from service.domain.evidence import Loaded, Refusal
-from service.domain.rollout_events import (
-    Drain,
-    Limits,
-    RolloutAborted,
-    RolloutDone,
-    RolloutPaused,
-    RolloutResumed,
-    RolloutRolledBack,
-    RolloutStarted,
-    RolloutState,
-    RolloutStepped,
-    Share,
-    Strategy,
-)
+from service.store.event_readers import READERS, SCORES, WRITTEN, Json
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
-
-Json = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,11 +46,13 @@ class EventRow:
 def encode(event: Event) -> EventRow:
     """Raises: InvalidInput for a number that no row can hold."""
     apart = {TEXT_FIELDS.get(event.name), METADATA if event.name in WITH_METADATA else None}
-    payload = to_document(event, without={*apart, *TOKEN_FIELDS, SCORES})
+    payload = to_document(event, without={*apart, *TOKEN_FIELDS, *ASKED_FIELDS, SCORES})
     tokens = None
     if isinstance(event, TurnCompleted):
         tokens = _packed((*event.prompt_delta, *event.output))
         payload |= {field: len(getattr(event, field)) for field in TOKEN_FIELDS}
+    if isinstance(event, TurnParsed):
+        payload["parts"] = [to_document(part, without={"text"}) for part in event.parts]
     if isinstance(event, TurnStreamed):
         payload["pieces"] = " ".join(map(str, event.pieces))  # jsonb takes a dozen bytes for a number
     return EventRow(
@@ -117,6 +84,15 @@ def decode(row: EventRow, *, erased: bool = False, tokenless: bool = False) -> E
             document[METADATA] = json.loads(row.content) if row.content is not None else {}
         if row.type == TurnScored.name:
             document[SCORES] = json.loads(_whole(row.content, erased=erased) or "[]")
+        if row.type == TurnAsked.name:
+            document |= dict(
+                zip(ASKED_FIELDS, _texts(row.content, len(ASKED_FIELDS), erased=erased), strict=True)
+            )
+        if row.type == TurnParsed.name:
+            texts = _texts(row.content, len(document["parts"]), erased=erased)
+            document["parts"] = [
+                part | {"text": text} for part, text in zip(document["parts"], texts, strict=True)
+            ]
         if row.type == TurnCompleted.name:
             absent = erased or tokenless
             document |= _token_fields(document, _whole(row.tokens, erased=absent), erased=absent)
@@ -200,6 +176,10 @@ def _content(event: Event) -> bytes | None:
         return text.encode("utf-8", "surrogatepass")
     if event.name in WITH_METADATA and (metadata := getattr(event, METADATA)):
         return json.dumps(dict(metadata)).encode("ascii")
+    if isinstance(event, TurnAsked):
+        return _several(getattr(event, field) for field in ASKED_FIELDS)
+    if isinstance(event, TurnParsed):
+        return _several(part.text for part in event.parts)
     if isinstance(event, TurnScored):
         scores = [
             (score.token, score.logprob, [(other.token, other.logprob) for other in score.top])
@@ -208,6 +188,17 @@ def _content(event: Event) -> bytes | None:
         # ASCII, so that a lone surrogate passes.
         return json.dumps(scores, allow_nan=False, separators=(",", ":")).encode("ascii")
     return None
+
+
+def _several(texts: Iterable[str]) -> bytes:
+    """Escaped: two halves of a surrogate pair that meet are not to come back as one character."""
+    return to_json_text([_escaped(text) for text in texts]).encode()
+
+
+def _texts(content: bytes | None, number: int, *, erased: bool) -> list[str]:
+    if not (whole := _whole(content, erased=erased)):
+        return [""] * number
+    return [_restored(text) for text in json.loads(whole)]
 
 
 def _token_fields(document: Json, tokens: bytes, *, erased: bool) -> Json:
@@ -231,85 +222,11 @@ def _readable(name: str) -> str:
     return f"schemas {', '.join(map(str, known))} of it" if known else "no such event"
 
 
-def _conversation_created(d: Json) -> ConversationCreated:
-    return ConversationCreated(**d | {"on_upgrade": _policy(d["on_upgrade"])})
-
-
-def _message_accepted(d: Json) -> MessageAccepted:
-    return MessageAccepted(**d | {"role": Role(d["role"])})
-
-
-def _turn_started(d: Json) -> TurnStarted:
-    sampling = d["sampling"]
-    numbers = {name: float(sampling[name]) for name in ("temperature", "top_p")}
-    return TurnStarted(
-        **d
-        | {
-            "items": tuple(d["items"]),
-            "on_upgrade": OnUpgrade(d["on_upgrade"]),
-            "policy_level": PolicyLevel(d["policy_level"]),
-            "sampling": Sampling(**sampling | numbers),
-        }
-    )
-
-
-def _turn_pinned(d: Json) -> TurnPinned:
-    return TurnPinned(**d | {"plan": PlanKind(d["plan"])})
-
-
-def _kv_refused(d: Json) -> KvRefused:
-    return KvRefused(**d | {"refusal": Refusal.from_json(d["refusal"])})
-
-
-def _turn_completed(d: Json) -> TurnCompleted:
-    loaded = d["loaded"]
-    if loaded is not None:
-        loaded = Loaded(**loaded | {"seconds": float(loaded["seconds"])})
-    return TurnCompleted(**d | {"kv_source": KvSource(d["kv_source"]), "loaded": loaded})
-
-
-def _contract_approved(d: Json) -> ContractApproved:
-    terms = d["terms"]
-    return ContractApproved(**d | {"terms": Contract(**terms | {"waived": tuple(terms["waived"])})})
-
-
-def _turn_streamed(d: Json) -> TurnStreamed:
-    pieces = tuple(int(piece) for piece in d["pieces"].split())
-    return TurnStreamed(**d | {"pieces": pieces, "announced": tuple(d["announced"])})
-
-
-def _turn_scored(d: Json) -> TurnScored:
-    scores = tuple(
-        TokenLogprob(token=token, logprob=logprob, top=tuple(Candidate(*other) for other in top))
-        for token, logprob, top in d[SCORES]
-    )
-    return TurnScored(**d | {SCORES: scores})
-
-
-def _rollout_started(d: Json) -> RolloutStarted:
-    given = d["strategy"]
-    strategy = Strategy(
-        **given
-        | {
-            "shift": tuple(Share(**share) for share in given["shift"]),
-            "drain": Drain(given["drain"]),
-            "limits": Limits(**given["limits"]),
-        }
-    )
-    return RolloutStarted(**d | {"strategy": strategy})
-
-
-def _rollout_stepped(d: Json) -> RolloutStepped:
-    engines = tuple(BootId(engine) for engine in d["engines"])
-    return RolloutStepped(**d | {"state": RolloutState(d["state"]), "engines": engines})
-
-
-def _policy(value: str | None) -> OnUpgrade | None:
-    return None if value is None else OnUpgrade(value)
-
-
 TEXT_FIELDS = {
     MessageAccepted.name: "text",
+    FunctionCallAccepted.name: "arguments",
+    FunctionCallOutputAccepted.name: "output",
+    ReasoningAccepted.name: "text",
     TurnCompleted.name: "text",
     AttemptFailed.name: "partial_text",
     TurnStreamed.name: "text",
@@ -321,55 +238,8 @@ WITH_METADATA = frozenset({ConversationCreated.name, ConversationUpdated.name, T
 """Events with a client's own names and values, which may be a person's: content too, as JSON, and none where empty.
 Their first schema had them in the payload."""
 
-SCORES = "scores"
-"""Of `turn.scored`: its tokens are the model's words, so they are content too, as JSON."""
+ASKED_FIELDS = ("tools", "tool_choice", "text_format")
+"""Of `turn.asked`: a client's own words too, as JSON."""
 
 TOKEN_FIELDS = ("prompt_delta", "output")
 """Of `turn.completed`: the payload holds their lengths, the ids stand one after the other in `tokens`."""
-
-READERS: dict[tuple[str, int], Callable[[Json], Event]] = {
-    (ConversationCreated.name, 1): _conversation_created,
-    (ConversationCreated.name, 2): _conversation_created,
-    (ConversationErased.name, 1): lambda d: ConversationErased(**d),
-    (ConversationForked.name, 1): lambda d: ConversationForked(**d),
-    (ConversationUpdated.name, 1): lambda d: ConversationUpdated(**d),
-    (ConversationDeleted.name, 1): lambda d: ConversationDeleted(**d),
-    (MessageAccepted.name, 1): _message_accepted,
-    (ItemDeleted.name, 1): lambda d: ItemDeleted(**d),
-    (ResponseDeleted.name, 1): lambda d: ResponseDeleted(**d),
-    (TurnStarted.name, 1): _turn_started,
-    (TurnStarted.name, 2): _turn_started,
-    (TurnStarted.name, 3): _turn_started,
-    (TurnStarted.name, 4): _turn_started,
-    (TurnStarted.name, 5): _turn_started,
-    (TurnPinned.name, 1): _turn_pinned,
-    (TurnPinned.name, 2): _turn_pinned,
-    (TurnPinned.name, 3): _turn_pinned,
-    (KvRefused.name, 1): _kv_refused,
-    (KvRebuilt.name, 1): lambda d: KvRebuilt(**d),
-    (AttemptFailed.name, 1): lambda d: AttemptFailed(**d),
-    (TurnCompleted.name, 1): _turn_completed,
-    (TurnCompleted.name, 2): _turn_completed,
-    (TurnCompleted.name, 3): _turn_completed,
-    (TurnStreamed.name, 1): _turn_streamed,
-    (TurnScored.name, 1): _turn_scored,
-    (TurnFailed.name, 1): lambda d: TurnFailed(**d),
-    (AliasMoved.name, 1): lambda d: AliasMoved(**d),
-    (AliasMoved.name, 2): lambda d: AliasMoved(**d | {"on_upgrade": _policy(d["on_upgrade"])}),
-    (EngineRegistered.name, 1): lambda d: EngineRegistered(**d),
-    (AdapterServed.name, 1): lambda d: AdapterServed(**d),
-    (AdapterWithdrawn.name, 1): lambda d: AdapterWithdrawn(**d),
-    (ContractApproved.name, 1): _contract_approved,
-    (ContractRevoked.name, 1): lambda d: ContractRevoked(**d),
-    (RolloutStarted.name, 1): _rollout_started,
-    (RolloutStepped.name, 1): _rollout_stepped,
-    (RolloutPaused.name, 1): lambda d: RolloutPaused(**d),
-    (RolloutResumed.name, 1): lambda d: RolloutResumed(**d),
-    (RolloutAborted.name, 1): lambda d: RolloutAborted(**d),
-    (RolloutRolledBack.name, 1): lambda d: RolloutRolledBack(**d),
-    (RolloutDone.name, 1): lambda d: RolloutDone(**d),
-}
-"""Only grows: what was once stored must stay readable."""
-
-WRITTEN = {name: max(number for known, number in READERS if known == name) for name, _ in READERS}
-"""The schema number that each event is written with now."""

@@ -5,7 +5,8 @@ from typing import Any
 import pytest
 
 from service.domain.artifact import BootId
-from service.domain.events import FLEET, AliasMoved, EngineRegistered, OnUpgrade
+from service.domain.events import FLEET, AliasMoved, OnUpgrade
+from service.domain.fleet_events import EngineRegistered
 from service.store import event_store
 from tests.api.stack import Stack, running_stack
 from tests.engines.simulated import descriptor

@@ -7,7 +7,8 @@ import pytest
 from sqlalchemy import text
 
 from service.domain.contract import Contract
-from service.domain.events import FLEET, ContractApproved, ContractRevoked, TurnCompleted
+from service.domain.events import FLEET, TurnCompleted
+from service.domain.fleet_events import ContractApproved, ContractRevoked
 from service.store import event_store
 from tests.api.stack import Stack
 from tests.engines.simulated import SimulatedEngine, descriptor

@@ -16,6 +16,9 @@ from service.domain.events import (
     ConversationEvent,
     ConversationId,
     ConversationUpdated,
+    FunctionCallAccepted,
+    FunctionCallOutputAccepted,
+    ItemAccepted,
     ItemDeleted,
     ItemId,
     KvRebuilt,
@@ -24,17 +27,21 @@ from service.domain.events import (
     OnUpgrade,
     PlanKind,
     PolicyLevel,
+    ReasoningAccepted,
     ResponseDeleted,
     Role,
     Sampling,
     TenantId,
+    TurnAsked,
     TurnFailed,
     TurnId,
+    TurnParsed,
     TurnPinned,
     TurnStarted,
     TurnStreamed,
 )
 from service.domain.evidence import Refusal
+from service.domain.items import CallId, ItemKind, Part
 from service.domain.turn import Turn, TurnState
 from tests.domain.descriptors import V12, V13
 from tests.domain.histories import completed
@@ -87,10 +94,22 @@ class Teller:
         return MessageAccepted(item=item, role=Role.USER, text=f"{item} \u00fc \x00")
 
     def say(self) -> None:
-        self.add(self.said())
+        self.add(self.brought())
+
+    def brought(self) -> ItemAccepted:
+        """What a client may bring to a conversation: messages most often, and whatever else there is."""
+        number = next(self.numbers)
+        calls = [item.call for item in self.state.items if item.kind is ItemKind.FUNCTION_CALL and item.call]
+        item, call = ItemId(f"item_{number}"), self.choose([*calls, CallId(f"call_{number}")])
+        others: list[ItemAccepted] = [
+            FunctionCallAccepted(item=item, call=CallId(f"call_{number}"), function="f", arguments="{}"),
+            FunctionCallOutputAccepted(item=item, call=call, output="out \ud800"),
+            ReasoningAccepted(item=item, text="hm \x00"),
+        ]
+        return self.choose([self.said(), self.said(), self.said(), *others])
 
     def start(self) -> None:
-        messages = [self.said() for _ in range(self.choose((1, 1, 2)))]
+        messages = [self.brought() for _ in range(self.choose((1, 1, 2)))]
         started = TurnStarted(
             turn=TurnId(f"resp_{next(self.numbers)}"),
             items=tuple(m.item for m in messages),
@@ -101,6 +120,8 @@ class Teller:
             metadata={"user": "u-1"} if self.choose((True, False)) else {},
         )
         self.add(*messages, started)
+        if self.choose((True, False, False)):
+            self.add(TurnAsked(turn=started.turn, tools="[1]", tool_choice='"auto"', text_format=""))
 
     def pin(self, turn: Turn) -> None:
         self.add(
@@ -168,6 +189,8 @@ class Teller:
         carried = window if self.choose((True, True, False)) else ()
         delta = tuple(next(self.numbers) for _ in range(self.choose((1, 3))))
         output = tuple(next(self.numbers) for _ in range(self.choose((1, 2))))
+        if self.choose((True, False)):
+            self.add(self.parsed(turn))
         self.add(
             completed(
                 turn.id,
@@ -178,8 +201,28 @@ class Teller:
                 output=output,
                 prompt_tokens=len(carried) + len(delta),
                 engine_revision=self.choose((V12, V13)).digest,
+                frame=self.choose((None, "f7")),
             )
         )
+
+    def parsed(self, turn: Turn) -> TurnParsed:
+        number = next(self.numbers)
+        parts = self.choose(
+            (
+                (Part(kind=ItemKind.MESSAGE, text=f"said {number}"),),
+                (
+                    Part(kind=ItemKind.REASONING, text="hm"),
+                    Part(
+                        kind=ItemKind.FUNCTION_CALL,
+                        text="{}",
+                        call=CallId(f"call_{number}"),
+                        function="f",
+                    ),
+                ),
+            )
+        )
+        items = tuple(ItemId(f"part_{number}_{place}") for place in range(len(parts)))
+        return TurnParsed(turn=turn.id, attempt=turn.attempt, items=items, parts=parts)
 
     def edit(self) -> None:
         moves: list[Callable[[], None]] = [self.update]

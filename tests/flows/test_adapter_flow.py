@@ -9,7 +9,8 @@ from service import rebuild_run_flow, rollout_flow
 from service.domain.adapter import Adapter, ServedAdapter, UnknownAdapter, effective
 from service.domain.artifact import BootId
 from service.domain.errors import NotFound, RevisionMismatch
-from service.domain.events import FLEET, AdapterServed, AdapterWithdrawn, PlanKind
+from service.domain.events import FLEET, PlanKind
+from service.domain.fleet_events import AdapterServed, AdapterWithdrawn
 from service.domain.plan import EngineState
 from service.domain.revision import Descriptor
 from service.store import adapters, event_store, fleet

@@ -3,21 +3,18 @@
 from service.domain.artifact import ArtifactId, BootId, RefusalReason
 from service.domain.contract import Contract
 from service.domain.events import (
-    AdapterServed,
-    AdapterWithdrawn,
     AliasMoved,
     AttemptFailed,
     Candidate,
-    ContractApproved,
-    ContractRevoked,
     ConversationCreated,
     ConversationDeleted,
     ConversationErased,
     ConversationForked,
     ConversationId,
     ConversationUpdated,
-    EngineRegistered,
     Event,
+    FunctionCallAccepted,
+    FunctionCallOutputAccepted,
     ItemDeleted,
     ItemId,
     KvRebuilt,
@@ -27,19 +24,30 @@ from service.domain.events import (
     OnUpgrade,
     PlanKind,
     PolicyLevel,
+    ReasoningAccepted,
     ResponseDeleted,
     Role,
     Sampling,
     TokenLogprob,
+    TurnAsked,
     TurnCompleted,
     TurnFailed,
     TurnId,
+    TurnParsed,
     TurnPinned,
     TurnScored,
     TurnStarted,
     TurnStreamed,
 )
 from service.domain.evidence import Loaded, Refusal
+from service.domain.fleet_events import (
+    AdapterServed,
+    AdapterWithdrawn,
+    ContractApproved,
+    ContractRevoked,
+    EngineRegistered,
+)
+from service.domain.items import CallId, ItemKind, Part
 from service.domain.revision import RevisionDigest
 from service.domain.rollout_events import (
     Drain,
@@ -162,6 +170,37 @@ GOLDEN: dict[str, Event] = {
                     token="Par\x00\ud800", logprob=-0.5, top=(Candidate("Par", -0.5), Candidate("Lon", -2.25))
                 ),
             ),
+        ),
+        FunctionCallAccepted(
+            item=ItemId("fc_00"),
+            call=CallId("call_00"),
+            function="get_weather",
+            arguments='{"city": "K\u00f6ln \x00"}',
+        ),
+        FunctionCallOutputAccepted(item=ItemId("fco_00"), call=CallId("call_00"), output="21 \u00b0C \ud800"),
+        ReasoningAccepted(item=ItemId("rs_00"), text="so far \x00"),
+        TurnAsked(
+            turn=TURN,
+            tools='[{"type":"function","name":"get_weather","parameters":{"type":"object"}}]',
+            tool_choice='"auto"',
+            text_format="",
+            parallel_tool_calls=False,
+        ),
+        TurnParsed(
+            turn=TURN,
+            attempt=3,
+            items=(ItemId("rs_01"), ItemId("msg_03"), ItemId("fc_01")),
+            parts=(
+                Part(kind=ItemKind.REASONING, text="hm \ud800\udfff \x00"),
+                Part(kind=ItemKind.MESSAGE, text="I look. \U0001f600"),
+                Part(
+                    kind=ItemKind.FUNCTION_CALL,
+                    text='{"city": "Paris"}',
+                    call=CallId("call_01"),
+                    function="get_weather",
+                ),
+            ),
+            reasoning_tokens=4,
         ),
         TurnFailed(turn=TURN, code="no_engine", message="No engine serves the revision now."),
         AliasMoved(alias="production", revision=V13, previous=V12, by="key_01"),

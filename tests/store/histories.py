@@ -10,7 +10,6 @@ from service.domain.events import (
     FLEET,
     ConversationCreated,
     ConversationId,
-    EngineRegistered,
     Event,
     ItemId,
     KvRefused,
@@ -28,6 +27,7 @@ from service.domain.events import (
     TurnStarted,
 )
 from service.domain.evidence import Loaded, Published, Refusal
+from service.domain.fleet_events import EngineRegistered
 from service.domain.revision import Descriptor, RevisionDigest
 from service.store import event_store
 from tests.domain.descriptors import with_kv

@@ -4,8 +4,9 @@ from dataclasses import replace
 
 from sqlalchemy import Connection, Row, text
 
-from service.domain.events import FLEET, AdapterServed, AdapterWithdrawn, TurnCompleted
+from service.domain.events import FLEET, TurnCompleted
 from service.domain.evidence import Loaded
+from service.domain.fleet_events import AdapterServed, AdapterWithdrawn
 from service.domain.revision import RevisionDigest
 from tests.store.histories import (
     NEW_ENGINE,

@@ -7,7 +7,8 @@ import pytest
 from sqlalchemy import Connection, Row, text
 
 from service.domain.artifact import BootId
-from service.domain.events import FLEET, EngineRegistered, TenantId, TurnCompleted, TurnId, TurnPinned
+from service.domain.events import FLEET, TenantId, TurnCompleted, TurnId, TurnPinned
+from service.domain.fleet_events import EngineRegistered
 from service.domain.revision import RevisionDigest
 from service.store.audit import read_view
 from tests.store.histories import (

@@ -12,7 +12,8 @@ from sqlalchemy import Engine
 from service.domain.errors import Internal, InvalidInput
 from service.domain.events import Event, Sampling, TurnCompleted
 from service.store import event_store
-from service.store.codec import READERS, WRITTEN, EventRow, decode, encode, to_json_text
+from service.store.codec import EventRow, decode, encode, to_json_text
+from service.store.event_readers import READERS, WRITTEN
 from tests.store import histories
 from tests.store.golden_events import GOLDEN
 from tests.store.strategies import events, of_type

@@ -11,7 +11,8 @@ from sqlalchemy.exc import ProgrammingError
 from service import contract_flow
 from service.domain.contract import Contract
 from service.domain.errors import InvalidInput, NotFound
-from service.domain.events import FLEET, ContractApproved, ContractRevoked
+from service.domain.events import FLEET
+from service.domain.fleet_events import ContractApproved, ContractRevoked
 from service.store import contracts, event_store, fleet
 from tests.domain.descriptors import V12 as OLD
 from tests.domain.descriptors import V13, with_kv

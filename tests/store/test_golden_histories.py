@@ -5,8 +5,10 @@ from pathlib import Path
 
 from service.domain.conversation import fold
 from service.domain.events import ConversationEvent, ConversationId, TenantId
+from service.domain.items import ItemKind
 from service.domain.turn import TurnState
-from service.store.codec import READERS, EventRow, decode
+from service.store.codec import EventRow, decode
+from service.store.event_readers import READERS
 
 FOLDER = Path(__file__).with_name("golden_histories")
 TENANT, CHAT = TenantId("acme"), ConversationId("conv_01")
@@ -43,6 +45,23 @@ def test_a_history_of_the_first_schemas_folds_to_its_window() -> None:
         TurnState.FAILED,
         TurnState.COMPLETED,
     ]
+
+
+def test_a_history_with_function_calls_folds_to_its_items() -> None:
+    state = fold(TENANT, CHAT, events("function_calls.jsonl"))
+    assert [(item.id, item.kind, item.call, item.text) for item in state.items] == [
+        ("msg_1", ItemKind.MESSAGE, None, "Weather in K\u00f6ln?"),
+        ("rs_1", ItemKind.REASONING, None, "A tool knows."),
+        ("fc_1", ItemKind.FUNCTION_CALL, "call_1", '{"city": "K\u00f6ln"}'),
+        ("fco_1", ItemKind.FUNCTION_CALL_OUTPUT, "call_1", "21 \u00b0C"),
+        ("msg_a2", ItemKind.MESSAGE, None, "Warm."),
+        ("fc_2", ItemKind.FUNCTION_CALL, "call_2", "{}"),
+        ("fco_2", ItemKind.FUNCTION_CALL_OUTPUT, "call_2", "noon"),
+        ("rs_2", ItemKind.REASONING, None, "it is noon"),
+    ]
+    assert state.window == (1, 2, 3, 4, 5, 6)
+    assert state.covered_items == 5
+    assert [item.text for item in state.withdrawn] == ["And now?"]
 
 
 def test_an_erased_history_folds_to_what_happened_without_the_words() -> None:

@@ -1,0 +1,63 @@
+"""What a client says before it has an id, and the event that accepts it under one."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import assert_never
+
+from service.domain.events import (
+    FunctionCallAccepted,
+    FunctionCallOutputAccepted,
+    ItemAccepted,
+    ItemId,
+    MessageAccepted,
+    ReasoningAccepted,
+    Role,
+)
+from service.domain.items import CallId
+
+NewId = Callable[[str], str]
+"""A fresh id under the given prefix."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NewMessage:
+    role: Role
+    text: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NewCall:
+    call: CallId
+    function: str
+    arguments: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NewOutput:
+    call: CallId
+    output: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NewReasoning:
+    text: str
+
+
+NewItem = NewMessage | NewCall | NewOutput | NewReasoning
+
+
+def accept_item(new: NewItem, new_id: NewId) -> ItemAccepted:
+    match new:
+        case NewMessage():
+            return MessageAccepted(item=ItemId(new_id("msg_")), role=new.role, text=new.text)
+        case NewCall():
+            item = ItemId(new_id("fc_"))
+            return FunctionCallAccepted(
+                item=item, call=new.call, function=new.function, arguments=new.arguments
+            )
+        case NewOutput():
+            return FunctionCallOutputAccepted(item=ItemId(new_id("fco_")), call=new.call, output=new.output)
+        case NewReasoning():
+            return ReasoningAccepted(item=ItemId(new_id("rs_")), text=new.text)
+        case _:
+            assert_never(new)
