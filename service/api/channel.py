@@ -1,8 +1,11 @@
 """What a running turn shows to those who wait for it: its newest state, and how its text was cut so far."""
 
 import asyncio
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
+from service.domain.cuts import Cuts, Unkept
 from service.domain.events import ItemId, TurnId, TurnStreamed
 from service.domain.revision import RevisionDigest
 
@@ -12,7 +15,7 @@ class View:
     """`text` is that of the current attempt alone."""
 
     item: ItemId | None = None
-    """Under which id the answer will be accepted; None where another process runs the turn."""
+    """Under which id the answer will be accepted."""
     attempt: int = 0
     revision: RevisionDigest | None = None
     text: str = ""
@@ -22,51 +25,6 @@ class View:
     """Code and message, where the end could not be recorded."""
 
 
-class Cuts:
-    """The deltas of a stream, which are the same for every reader, and for whoever resumes it later.
-
-    An attempt that dies after some of its text was cut is followed by another. As long as the text of one begins
-    with that of the other only the rest is cut; where they part, the stream is lost and takes no more.
-    """
-
-    def __init__(self) -> None:
-        self.pieces: list[int] = []
-        self.announced: list[RevisionDigest] = []
-        self.text = ""
-        self.lost = False
-        self._frozen = False
-
-    def announce(self, revision: RevisionDigest) -> None:
-        if not self.lost and not self._frozen:
-            self.pieces.append(0)
-            self.announced.append(revision)
-
-    def add(self, text: str, *, final: bool = False) -> None:
-        """Args: text: the whole of it so far."""
-        if self.lost or (self._frozen and not final):
-            return
-        if text.startswith(self.text):
-            if len(text) > len(self.text):
-                self.pieces.append(len(text) - len(self.text))
-                self.text = text
-        elif final or not self.text.startswith(text):
-            self.lost = True
-
-    def freeze(self) -> None:
-        """Only an accepted answer is added from now on: what is being recorded is what was sent."""
-        self._frozen = True
-
-    def as_event(self, turn: TurnId, item: ItemId, accepted: str | None) -> TurnStreamed:
-        return TurnStreamed(
-            turn=turn,
-            item=item,
-            pieces=tuple(self.pieces),
-            announced=tuple(self.announced),
-            lost=self.lost,
-            text="" if self.text == accepted else self.text,
-        )
-
-
 class TurnChannel:
     """One writer, any number of readers, each at its own pace."""
 
@@ -74,21 +32,37 @@ class TurnChannel:
         """Args: cut: whether the text is streamed; if not, readers see it when it is accepted."""
         self.view = view
         self.cuts = Cuts() if cut else None
+        self.unkept: Unkept | None = None
+        """Where other processes are to see it too."""
+        self.readers = 0
+        self._told = 0
         self._moved = asyncio.Event()
 
     def note(self, note: str) -> None:
         if note != self.view.note:
             self._set(replace(self.view, note=note))
 
-    def begin(self, attempt: int, revision: RevisionDigest, note: str) -> None:
+    def begin(self, attempt: int, revision: RevisionDigest, note: str = "answering") -> None:
         if self.cuts is not None and attempt > 1:
             self.cuts.announce(revision)
+        if self.unkept is not None:
+            self.unkept.begin(attempt, revision)
+        self._told = 0
         self._set(replace(self.view, attempt=attempt, revision=revision, text="", note=note))
 
     def say(self, text: str) -> None:
-        if self.cuts is not None:
-            self.cuts.add(text)
+        """What has not been stored for so long that it could not be told apart later is sent with what follows it."""
+        if self.unkept is None or not self.unkept.full:
+            if self.unkept is not None and len(text) > self._told:
+                self.unkept.say(text[self._told :])
+            if self.cuts is not None:
+                self.cuts.add(text)
+            self._told = len(text)
         self._set(replace(self.view, text=text, note="answering"))
+
+    def take_over(self) -> None:
+        if self.cuts is not None:
+            self.cuts.take_over()
 
     def record(self, turn: TurnId, accepted: str | None = None) -> TurnStreamed | None:
         """What is to be stored of the stream; `accepted` is the answer, where there is one."""
@@ -116,6 +90,15 @@ class TurnChannel:
         while not self.view.ended:
             await self.moved(self.view, None)
         return self.view
+
+    @contextmanager
+    def read(self) -> Iterator[None]:
+        """While somebody waits for what comes."""
+        self.readers += 1
+        try:
+            yield
+        finally:
+            self.readers -= 1
 
     def _set(self, view: View) -> None:
         self.view = view

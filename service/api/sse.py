@@ -1,8 +1,10 @@
 """A turn as OpenAI's stream of events, in their order and numbered: live, and again from any number on.
 
 The events of a stream follow from the turn as it is stored and from how its text was cut (`turn.streamed`), so a
-reader who comes back is sent what the first one would have been. What only a process that died knew of is gone: then
-the event that ends the stream comes next, under the number after the reader's last.
+reader who comes back is sent what the first one would have been. What only a process that died knew of is gone. Where
+the turn ended with it, the event that ends the stream comes next, under the number after the reader's last. Where another
+process took over, the numbers go on much higher (`TAKEN_OVER`), and a reader who has more than was stored is sent no more
+deltas, but the events that end the stream, which have the whole text.
 
 When an attempt dies after some of its text was sent, and the next one has other words, the stream ends with
 `response.failed`, code `attempt_lost`, while the turn goes on: `GET /v1/responses/{id}` has the accepted answer. A
@@ -22,12 +24,16 @@ from service.api.response_object import (
     status_of,
 )
 from service.conversation_flow import StoredTurn
+from service.domain.cuts import NUMBERS_APART, TAKEN_OVER
 from service.domain.events import ItemId, TurnCompleted, TurnStreamed
 from service.domain.revision import RevisionDigest
 
 ATTEMPT_LOST = (
     "The attempt that this text came from was lost, and the next one answers in other words. "
     "The turn goes on: GET /v1/responses/{} will have its answer."
+)
+OF_TEXT = frozenset(
+    {"response.output_item.added", "response.content_part.added", "response.output_text.delta"}
 )
 UNEXPLAINED = ("internal_error", "The turn ended without a result.")
 
@@ -44,19 +50,22 @@ async def turn_events(
     """
     writer = _Writer(after)
     # A stream that was lost before its first reader came has nothing to keep to: this one gets the answer.
-    cuts = None if channel.cuts is None or (channel.cuts.lost and after is None) else channel.cuts
+    lost = channel.cuts is not None and channel.cuts.lost and after is None
     for event in writer.opening(await load()):
         yield event
-    view = None
+    view, cuts = None, None
     while view is None or not (view.ended or (cuts is not None and cuts.lost)):
         if view is not None and not await channel.moved(view, heartbeat_s):
             yield f": response.in_progress {json.dumps(view.note)}\n\n"
             continue
-        view = channel.view
+        view, cuts = channel.view, None if lost else channel.cuts
         if cuts is not None and view.item is not None:
             for event in writer.cut(cuts.pieces, cuts.announced, cuts.text, view.item):
                 yield event
     stored = await load()
+    if writer.is_ahead_of(stored):
+        writer = _Writer(writer.last)
+        writer.pass_over(stored)
     for event in writer.ending(stored, channel, view):
         yield event
 
@@ -70,6 +79,27 @@ class _Writer:
         self._pieces = 0
         self._announced = 0
         self._characters = 0
+        self._took_over = False
+        self._apart = False
+        """Whether another process took over after the last event."""
+        self._mute = False
+        """The reader has text that nobody knows of: it is sent no more of it."""
+
+    @property
+    def last(self) -> int:
+        """The number of the last event that the reader has."""
+        return max(self._number - 1, self._after or 0)
+
+    def is_ahead_of(self, stored: StoredTurn) -> bool:
+        """Whether another process took the turn over from the one that this reader was told by."""
+        streamed = stored.turn.streamed
+        taken_over = streamed is not None and TAKEN_OVER in streamed.pieces
+        return taken_over and self._pieces > 0 and not self._took_over
+
+    def pass_over(self, stored: StoredTurn) -> None:
+        """What comes before any text."""
+        for _ in self.opening(stored):
+            pass
 
     def opening(self, stored: StoredTurn) -> Iterator[str]:
         opening = opening_object(stored)
@@ -82,6 +112,9 @@ class _Writer:
         """What of these is new to the reader."""
         for piece in pieces[self._pieces :]:
             self._pieces += 1
+            if piece == TAKEN_OVER:
+                self._take_over()
+                continue
             if piece == 0:
                 self._announced += 1
                 revision = announced[self._announced - 1]
@@ -141,14 +174,24 @@ class _Writer:
         yield from self._event("response.output_item.added", output_index=0, item=message)
         yield from self._event("response.content_part.added", **_place(item), part=output_text(""))
 
+    def _take_over(self) -> None:
+        first = self._number
+        self._apart = self._took_over = True
+        self._mute = self._after is not None and first <= self._after < first + NUMBERS_APART
+
     def _go_on_after_the_reader(self, streamed: TurnStreamed | None) -> None:
         """Where nothing says what its stream was, the end must not be taken for one of the events that it has."""
-        if streamed is None and self._after is not None:
+        unknown = streamed is None or self._apart
+        self._apart = False
+        if unknown and self._after is not None:
             self._number = max(self._number, self._after + 1)
 
     def _event(self, name: str, **fields: Any) -> Iterator[str]:
+        if self._apart:
+            self._apart = False
+            self._number += NUMBERS_APART
         number, self._number = self._number, self._number + 1
-        if self._after is None or number > self._after:
+        if (self._after is None or number > self._after) and not (self._mute and name in OF_TEXT):
             data = {"type": name, "sequence_number": number} | fields
             yield f"event: {name}\ndata: {json.dumps(data)}\n\n"
 
