@@ -42,6 +42,13 @@ class OnUpgrade(StrEnum):
     STAY_STRICT = "stay_strict"
 
 
+class OnDisconnect(StrEnum):
+    """What becomes of a turn when nobody listens to it any more."""
+
+    CONTINUE = "continue"
+    CANCEL = "cancel"
+
+
 class PolicyLevel(StrEnum):
     TURN = "turn"
     CONVERSATION = "conversation"
@@ -179,6 +186,20 @@ class ResponseDeleted:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Terms:
+    """Under which a turn runs, where they are not the usual ones."""
+
+    background: bool = False
+    """A worker runs it, and nobody waits."""
+    on_disconnect: OnDisconnect = OnDisconnect.CONTINUE
+    deadline_s: float | None = None
+    """From its acceptance on."""
+
+
+USUAL = Terms()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TurnStarted:
     name: ClassVar = "turn.started"
     turn: TurnId
@@ -194,6 +215,8 @@ class TurnStarted:
     """The only one that may answer, where the client named one."""
     truncate: bool = False
     """Whether the oldest items may be left out of a prompt that would not fit the model's context."""
+    terms: Terms | None = None
+    """None for the usual ones."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

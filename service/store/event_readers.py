@@ -22,6 +22,7 @@ from service.domain.events import (
     KvRefused,
     KvSource,
     MessageAccepted,
+    OnDisconnect,
     OnUpgrade,
     PlanKind,
     PolicyLevel,
@@ -29,6 +30,7 @@ from service.domain.events import (
     ResponseDeleted,
     Role,
     Sampling,
+    Terms,
     TokenLogprob,
     TurnAsked,
     TurnCompleted,
@@ -87,7 +89,19 @@ def _turn_started(d: Json) -> TurnStarted:
             "on_upgrade": OnUpgrade(d["on_upgrade"]),
             "policy_level": PolicyLevel(d["policy_level"]),
             "sampling": Sampling(**sampling | numbers),
+            "terms": _terms(d.get("terms")),
         }
+    )
+
+
+def _terms(d: Json | None) -> Terms | None:
+    if d is None:
+        return None
+    deadline_s = d["deadline_s"]
+    return Terms(
+        background=d["background"],
+        on_disconnect=OnDisconnect(d["on_disconnect"]),
+        deadline_s=None if deadline_s is None else float(deadline_s),
     )
 
 
@@ -177,6 +191,7 @@ READERS: dict[tuple[str, int], Callable[[Json], Event]] = {
     (TurnStarted.name, 3): _turn_started,
     (TurnStarted.name, 4): _turn_started,
     (TurnStarted.name, 5): _turn_started,
+    (TurnStarted.name, 6): _turn_started,
     (TurnAsked.name, 1): lambda d: TurnAsked(**d),
     (TurnPinned.name, 1): _turn_pinned,
     (TurnPinned.name, 2): _turn_pinned,
