@@ -6,6 +6,7 @@ from pydantic import Field, SecretStr, ValidationError
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from service.domain.errors import InvalidInput
+from service.domain.plan import Routing
 
 MIB = 1024 * 1024
 
@@ -31,6 +32,14 @@ class Settings(BaseSettings):
     rebuild_claim_s: float = Field(default=10, gt=0)
     """How long a turn waits for a worker to take its rebuild up; then it prefills where it decodes."""
     rebuild_min_tokens: int = Field(default=64, ge=1)
+    rebuild_chunk_tokens: int = Field(default=2048, ge=1)
+    """Prefilled at a time: a worker that takes a rebuild over goes on behind it, and one for a warm-up gives way behind it."""
+    local_slack: int = Field(default=4, ge=0)
+    """Attempts that the engine with a conversation's KV may run more than the least loaded one, and still get its turns."""
+    split_min_tokens: int = Field(default=512, ge=1)
+    """Tokens without KV from which a prompt is prefilled on an engine of role prefill, where its revision has one."""
+    split_timeout_s: float = Field(default=60, gt=0)
+    """Then it is prefilled where it is decoded."""
     requests_per_minute: int = Field(default=0, ge=0)
     """Of each tenant's key, in each process of the API; 0 for no limit."""
     max_body_bytes: int = Field(default=4 * MIB, ge=1)
@@ -48,6 +57,10 @@ class Settings(BaseSettings):
     checkpoint_key: str = ""
     """File with the key that signs them."""
     pool_size: int = Field(default=10, ge=1)
+
+    @property
+    def routing(self) -> Routing:
+        return Routing(local_slack=self.local_slack, split_min_tokens=self.split_min_tokens)
 
 
 def read_settings() -> Settings:

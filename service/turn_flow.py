@@ -25,7 +25,15 @@ from service.domain.events import (
     TurnStreamed,
 )
 from service.domain.head import Head, LastAnswer, Standing
-from service.domain.plan import Engine, EngineRole, History, Routing, TurnPlan, plan_turn
+from service.domain.plan import (
+    DEFAULT_ROUTING,
+    Engine,
+    EngineRole,
+    History,
+    Routing,
+    TurnPlan,
+    plan_turn,
+)
 from service.domain.revision import STRIPPED, RevisionDigest, same_text
 from service.domain.rollout import Route, target_of
 from service.domain.turn import TurnEvent, TurnState
@@ -45,6 +53,15 @@ from service.turn_log import continue_turn, given
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Split:
+    """Another engine of the same revision prefills, where that is worth its while."""
+
+    engine: Engine
+    at_hand_tokens: int
+    """Of the history: the decoding engine needs nobody for them."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Pinned:
     head: Head
     pinned: TurnPinned
@@ -53,15 +70,6 @@ class Pinned:
     """To be rung for and waited for before decoding."""
     split: Split | None = None
     """By whom the prompt may be prefilled."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Split:
-    """Another engine of the same revision prefills, where that is worth its while."""
-
-    engine: Engine
-    offered_tokens: int
-    """Of the plan's offer."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,7 +90,7 @@ def plan_attempt(
     rebuild_min_tokens: int,
     now: datetime,
     new_id: NewId,
-    routing: Routing = Routing(),  # noqa: B008 it is frozen
+    routing: Routing = DEFAULT_ROUTING,
 ) -> Pinned | NotPinned:
     """Plans and pins the next attempt, and queues the rebuild it needs; never on an engine of `avoid`.
 
@@ -117,7 +125,7 @@ def plan_attempt(
     pinned = _pin(plan, plan.engine, turn, current.attempt + 1, route)
     state = continue_turn(conn, state, [pinned], now)
     rebuild = order_rebuild(conn, state, pinned, new_id) if plan.kind is PlanKind.REBUILD else None
-    split = None if plan.prefill is None else Split(engine=plan.prefill, offered_tokens=plan.offered_tokens)
+    split = None if plan.prefill is None else Split(engine=plan.prefill, at_hand_tokens=plan.at_hand_tokens)
     return Pinned(head=state, pinned=pinned, engine=plan.engine, rebuild=rebuild, split=split)
 
 

@@ -1,7 +1,7 @@
 """One attempt on one engine: what is asked of it, and when its answer may be accepted."""
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
 
 import httpx
@@ -27,11 +27,25 @@ from service.domain.transcript import Transcript
 from service.domain.turn import Turn
 from service.engine import client
 from service.engine.protocol import Carried, GenerateSpec, cache_salt
+from service.turn_flow import Split
 from service.turn_log import refused_by
 
 EVIDENCE_TRIES = 20
 EVIDENCE_PAUSE_S = 0.05
 STOP = "stop"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Handed:
+    """What came of asking another engine to prefill."""
+
+    offer: ArtifactId | None
+    """To be offered in the place of what the plan offers."""
+    made: bool
+    """The offer is what that engine made of this prompt."""
+    note: str
+    refusal: KvRefused | None
+    """Of that engine, of what it was offered."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,6 +62,8 @@ class Attempt:
     kv_lease_s: int
     note: str
     """Why the KV is what it is, where nothing better is known."""
+    split: Split | None = None
+    handed: Handed | None = None
 
     @property
     def id(self) -> str:
@@ -56,10 +72,16 @@ class Attempt:
     @property
     def offer(self) -> ArtifactId | None:
         """After a rebuild, what it made; what was offered to the rebuild is not offered again."""
+        if self.handed is not None:
+            return self.handed.offer
         rebuilt = self.turn.rebuilt
         if rebuilt is not None:
             return rebuilt.artifact
         return None if self.pinned.plan is PlanKind.REBUILD else self.pinned.offer
+
+    @property
+    def prefill_refusal(self) -> KvRefused | None:
+        return None if self.handed is None else self.handed.refusal
 
     @property
     def contract(self) -> ContractId | None:
@@ -88,9 +110,18 @@ class AttemptLost(Exception):
         self.refusal = refusal
 
 
-async def run_attempt(http: httpx.AsyncClient, attempt: Attempt, on_text: Callable[[str], None]) -> Answer:
+HandOver = Callable[[Attempt, Prompt], Awaitable[Handed | None]]
+
+
+async def run_attempt(
+    http: httpx.AsyncClient,
+    attempt: Attempt,
+    on_text: Callable[[str], None],
+    hand_over: HandOver | None = None,
+) -> Answer:
     """Args:
     on_text: called with the whole text so far, at every chunk.
+    hand_over: has the prompt prefilled elsewhere, where that was planned and is worth it.
 
     Raises:
         AttemptLost: and another attempt may answer.
@@ -102,6 +133,9 @@ async def run_attempt(http: httpx.AsyncClient, attempt: Attempt, on_text: Callab
         prompt = await render_prompt(
             http, attempt.engine, attempt.transcript, attempt.carried, attempt.turn.started
         )
+        handed = None if hand_over is None else await hand_over(attempt, prompt)
+        if handed is not None:
+            attempt = replace(attempt, handed=handed, note=handed.note)
         async for chunk in client.stream_generate(http, attempt.engine, _spec(attempt, prompt)):
             output += chunk.token_ids
             scores += chunk.logprobs
@@ -135,7 +169,7 @@ async def run_attempt(http: httpx.AsyncClient, attempt: Attempt, on_text: Callab
     )
     return Answer(
         completed=completed,
-        refusal=refused_by(evidence, attempt.pinned.turn, attempt.pinned.attempt),
+        refusal=refused_by(evidence, attempt.pinned.turn, attempt.pinned.attempt) or attempt.prefill_refusal,
         scored=_scored(attempt, scores, finish),
     )
 
@@ -182,7 +216,7 @@ def _spec(attempt: Attempt, prompt: Prompt) -> GenerateSpec:
         kv=KvRequest(
             attempt=attempt.id,
             tenant=attempt.tenant,
-            offer=None if prompt.dropped else attempt.offer,
+            offer=attempt.offer if attempt.handed or not prompt.dropped else None,
             publish=attempt.publish,
             lease_s=attempt.kv_lease_s,
             contract=None if prompt.dropped else attempt.contract,
@@ -209,15 +243,17 @@ async def _refusal(http: httpx.AsyncClient, attempt: Attempt) -> KvRefused | Non
     try:
         evidence = await client.evidence(http, attempt.engine, attempt.id, 0)
     except EverturnError:
-        return None
+        return attempt.prefill_refusal
     if evidence is None:
-        return None
-    return refused_by(evidence, attempt.pinned.turn, attempt.pinned.attempt)
+        return attempt.prefill_refusal
+    return refused_by(evidence, attempt.pinned.turn, attempt.pinned.attempt) or attempt.prefill_refusal
 
 
 def _source(attempt: Attempt, evidence: Evidence) -> KvSource:
     if evidence.loaded is None:
         return KvSource.NONE
+    if attempt.handed is not None and attempt.handed.made:
+        return KvSource.PREFILLED
     rebuilt = attempt.turn.rebuilt
     if rebuilt is not None and rebuilt.artifact == evidence.loaded.artifact:
         return KvSource.REBUILT

@@ -30,6 +30,12 @@ class Metrics:
             "Turns accepted on KV of another revision, under a compatibility contract.",
             registry=self.registry,
         )
+        self.prefills_elsewhere = Counter(
+            "everturn_prefills_elsewhere",
+            "Prompts that an engine of role prefill was asked to prefill for another.",
+            ["outcome"],
+            registry=self.registry,
+        )
         self.doorbell_failures = Counter(
             "everturn_doorbell_failures", "Rebuilds that the broker was not told of.", registry=self.registry
         )

@@ -9,6 +9,7 @@ from service import turn_flow
 from service.api.attempt import Attempt, AttemptLost, run_attempt
 from service.api.channel import TurnChannel, View
 from service.api.placement import Placement
+from service.api.prefill_split import PrefillSplit
 from service.api.rebuild_wait import RebuildWait, RebuildWithdrawn
 from service.api.turn_job import STORAGE_TROUBLE, Failure, Job, Tools, TurnLost
 from service.api.turn_records import TurnRecords
@@ -34,6 +35,7 @@ class TurnRunner:
         self._settings = tools.settings
         self._placement = Placement(tools)
         self._records = TurnRecords(tools)
+        self._split = PrefillSplit(tools)
         self._rebuild = RebuildWait(tools.database, tools.ring, tools.settings, tools.metrics, tools.clock)
         self._running: dict[TurnId, tuple[Job, asyncio.Task[None]]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
@@ -129,7 +131,12 @@ class TurnRunner:
                 last = withdrawn
                 continue
             try:
-                answer = await run_attempt(self._tools.http, attempt, lambda text: self._on_text(job, text))
+                answer = await run_attempt(
+                    self._tools.http,
+                    attempt,
+                    lambda text: self._on_text(job, text),
+                    lambda attempt, prompt: self._split.hand_over(job, attempt, prompt),
+                )
             except AttemptLost as lost:
                 await self._records.record_lost(job, attempt, lost)
                 last = lost
@@ -156,6 +163,7 @@ class TurnRunner:
             publish=ArtifactId(self._tools.new_id("kv_")),
             kv_lease_s=self._settings.kv_lease_s,
             note=note,
+            split=pinned.split,
         )
 
     def _on_text(self, job: Job, text: str) -> None:

@@ -62,6 +62,25 @@ class History:
     tokens: int
     same_text: bool
     """Whether the target's text identity is the last turn's, so that stored ids may be extended."""
+    append_only: bool = True
+    """Whether, as far as is known, the target's template leaves earlier answers as they were generated."""
+    engine: BootId | None = None
+    """That generated the last answer: while it lives its own cache holds the conversation's KV."""
+    new_tokens: int = 0
+    """That the next prompt adds at most."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Routing:
+    """How one of several engines of a revision is chosen."""
+
+    local_slack: int = 4
+    """So many attempts more than the least loaded engine may the one with the conversation's KV run, and still be chosen."""
+    split_min_tokens: int = 512
+    """A prompt with fewer tokens whose KV is nowhere at hand is not worth a prefill engine's time and the way over the store."""
+
+
+DEFAULT_ROUTING = Routing()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,6 +93,10 @@ class TurnPlan:
     carry_tokens: bool = True
     contract: ContractId | None = None
     """By which the offer may be of another revision; the consumer judges it by itself."""
+    prefill: Engine | None = None
+    """Of the same revision: computes the prompt's KV for `engine`, if the prompt turns out to be long enough."""
+    at_hand_tokens: int = 0
+    """Of the history: `engine` is offered their KV, or should have it in its own cache."""
 
 
 def resolve_policy(
@@ -105,113 +128,163 @@ def plan_turn(
     rebuild_min_tokens: int,
     contracts: Sequence[Contract] = (),
     avoid: Collection[BootId] = (),
+    routing: Routing = DEFAULT_ROUTING,
 ) -> TurnPlan:
-    """Args:
-    target: the revision that the conversation's alias points at now.
-    artifacts: those of this conversation that were not refused, newest first.
-    rebuild_min_tokens: below it the decode engine prefills by itself, which is quicker than a queue hop.
-    contracts: those in force.
-    avoid: engines that failed this turn a moment ago: they still serve their revision, so the policy holds, and are not picked.
+    """What comes of what is listed in docs/plans.md.
+
+    `target` is the revision that the conversation's alias points at now; `artifacts` are those of this conversation that were not
+    refused, newest first. A history of fewer than `rebuild_min_tokens` is prefilled where it is decoded, which is quicker than a
+    queue hop. Engines to `avoid` failed this turn a moment ago: they serve their revision, so the policy holds, and are not picked.
     """
-    able = [e for e in fleet if e.boot not in avoid]
-    current = history.revision
-    upgraded = current is not None and current != target
-    if current is not None and upgraded and policy is not OnUpgrade.REPLAY:
-        if _pick(able, current) is None and _pick(fleet, current) is not None:
-            reason = f"on_upgrade is {policy}, and the engines of {current} have just failed this turn"
-            return TurnPlan(kind=PlanKind.WAIT, reason=reason, revision=current)
-        if stay := _stay(current, policy, able, artifacts, contracts):
-            return stay
-    engine = _pick(able, target)
-    if engine is None:
-        reason = f"no ready engine serves {target}"
-        return TurnPlan(kind=PlanKind.WAIT, reason=reason, revision=target, carry_tokens=history.same_text)
-    contracted = _contracted(target, artifacts, contracts)
-    if not history.same_text:
-        if contracted is not None:
-            return replace(_offer_of_another(engine, *contracted), carry_tokens=False)
-        reason = "the text identity differs: history is rendered anew from its messages"
-        return TurnPlan(kind=PlanKind.COLD, reason=reason, revision=target, engine=engine, carry_tokens=False)
-    if not upgraded or any(a.revision == target for a in artifacts):
-        reason = "same revision" if not upgraded else "KV of the target revision is at hand"
-        return _decode(PlanKind.REUSE, reason, engine, artifacts, contracts)
-    if contracted is not None:
-        return _offer_of_another(engine, *contracted)
-    if history.tokens < rebuild_min_tokens:
-        reason = f"revision changed; {history.tokens} tokens are prefilled on the spot"
-        return TurnPlan(kind=PlanKind.COLD, reason=reason, revision=target, engine=engine)
-    reason = f"revision changed from {current}: replay {history.tokens} tokens"
-    offer = artifacts[0].artifact if artifacts else None
-    return TurnPlan(kind=PlanKind.REBUILD, reason=reason, revision=target, engine=engine, offer=offer)
+    asked = _Asked(
+        history=history,
+        target=target,
+        policy=policy,
+        fleet=fleet,
+        able=[e for e in fleet if e.boot not in avoid],
+        artifacts=artifacts,
+        contracts=contracts,
+        routing=routing,
+    )
+    return _split(asked, _stay(asked) or _on_target(asked, rebuild_min_tokens))
 
 
-def _stay(
-    current: RevisionDigest,
-    policy: OnUpgrade,
-    fleet: Sequence[Engine],
-    artifacts: Sequence[StoredArtifact],
-    contracts: Sequence[Contract],
-) -> TurnPlan | None:
-    """None where the old revision is gone and the policy allows to leave it."""
-    if engine := _pick(fleet, current):
-        return _decode(PlanKind.STAY, f"on_upgrade is {policy}", engine, artifacts, contracts)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Asked:
+    history: History
+    target: RevisionDigest
+    policy: OnUpgrade
+    fleet: Sequence[Engine]
+    able: Sequence[Engine]
+    """Without those that failed the turn."""
+    artifacts: Sequence[StoredArtifact]
+    contracts: Sequence[Contract]
+    routing: Routing
+
+    def pick(self, revision: RevisionDigest) -> Engine | None:
+        home = self.history.engine if revision == self.history.revision else None
+        return pick_decode(self.able, revision, home=home, routing=self.routing)
+
+    def offered(self, plan: TurnPlan) -> TurnPlan:
+        """With the longest artifact of the plan's revision, else of one that a contract lets it read; else as it is."""
+        own = [a for a in self.artifacts if a.revision == plan.revision]
+        if own:
+            best = max(own, key=lambda a: a.tokens)
+            return replace(plan, offer=best.artifact, at_hand_tokens=best.tokens)
+        permitted = {c.producer: c for c in self.contracts if c.reader == plan.revision}
+        foreign = [a for a in self.artifacts if a.revision in permitted]
+        if not foreign:
+            return plan
+        best = max(foreign, key=lambda a: a.tokens)
+        contract = permitted[best.revision].id
+        return replace(
+            plan,
+            reason=f"KV of {best.revision} may be read under contract {contract}",
+            offer=best.artifact,
+            at_hand_tokens=best.tokens,
+            contract=contract,
+        )
+
+
+def _stay(asked: _Asked) -> TurnPlan | None:
+    """None where the conversation goes on with the target: nothing holds it, or the old revision is gone."""
+    current, policy = asked.history.revision, asked.policy
+    if current is None or current == asked.target or policy is OnUpgrade.REPLAY:
+        return None
+    engine = asked.pick(current)
+    if engine is not None:
+        reason = f"on_upgrade is {policy}"
+        plan = asked.offered(TurnPlan(kind=PlanKind.STAY, reason=reason, revision=current, engine=engine))
+        return plan if plan.offer else replace(plan, reason=f"{reason}; no stored KV")
+    if pick_decode(asked.fleet, current) is not None:
+        reason = f"on_upgrade is {policy}, and the engines of {current} have just failed this turn"
+        return TurnPlan(kind=PlanKind.WAIT, reason=reason, revision=current)
     if policy is OnUpgrade.STAY_STRICT:
-        reason = f"on_upgrade is stay_strict and no engine serves {current}"
+        way_out = "start one, or ask with on_upgrade 'replay'"
+        reason = f"on_upgrade is stay_strict and no engine serves {current}: {way_out}"
         return TurnPlan(kind=PlanKind.REFUSE, reason=reason, revision=current)
     return None
+
+
+def _on_target(asked: _Asked, rebuild_min_tokens: int) -> TurnPlan:
+    history, target, current = asked.history, asked.target, asked.history.revision
+    engine = asked.pick(target)
+    if engine is None:
+        reason = f"no ready engine serves {target}{_why_none(asked.fleet, target)}"
+        return TurnPlan(kind=PlanKind.WAIT, reason=reason, revision=target, carry_tokens=history.same_text)
+    upgraded = current is not None and current != target
+    reason = "KV of the target revision is at hand" if upgraded else "same revision"
+    plan = asked.offered(TurnPlan(kind=PlanKind.REUSE, reason=reason, revision=target, engine=engine))
+    if current is not None and not (history.same_text and history.append_only):
+        return _rendered_anew(plan, history)
+    if plan.offer is not None:
+        return plan
+    if not upgraded:
+        return replace(plan, kind=PlanKind.COLD, reason=f"{reason}; no stored KV")
+    if history.tokens < rebuild_min_tokens:
+        reason = f"revision changed; {history.tokens} tokens are prefilled on the spot"
+        return replace(plan, kind=PlanKind.COLD, reason=reason)
+    reason = f"revision changed from {current}: replay {history.tokens} tokens"
+    offer = asked.artifacts[0].artifact if asked.artifacts else None
+    return replace(plan, kind=PlanKind.REBUILD, reason=reason, offer=offer)
+
+
+def _rendered_anew(plan: TurnPlan, history: History) -> TurnPlan:
+    """What is offered may still begin as the new prompt does: its reader compares token for token."""
+    if history.same_text:
+        reason = f"the template of {plan.revision} rewrites earlier answers: history is rendered anew where it does"
+    else:
+        reason = "the text identity differs: history is rendered anew from its messages"
+    if plan.contract is not None:
+        reason = f"{reason}; {plan.reason}"
+    return replace(plan, kind=PlanKind.FULL_RENDER, reason=reason, carry_tokens=history.same_text)
+
+
+def _why_none(fleet: Sequence[Engine], revision: RevisionDigest) -> str:
+    theirs = [e for e in fleet if e.revision == revision]
+    if pick_decode(theirs, revision) is not None:
+        return ": those there are have just failed this turn"
+    if any(e.state is EngineState.READY for e in theirs):
+        return ": those there are only prefill"
+    return ": those there are drain" if any(e.state is EngineState.DRAINING for e in theirs) else ""
+
+
+def _split(asked: _Asked, plan: TurnPlan) -> TurnPlan:
+    """Prefill and decode on two engines of one revision, where it has engines that do nothing but prefill.
+
+    Not under a contract: KV that was computed on another revision's would be published as this one's own.
+    """
+    if plan.engine is None or plan.contract is not None:
+        return plan
+    history, routing = asked.history, asked.routing
+    at_home = (plan.engine.boot, plan.revision) == (history.engine, history.revision)
+    at_hand = history.tokens if at_home else plan.at_hand_tokens
+    if history.tokens - at_hand + history.new_tokens < routing.split_min_tokens:
+        return plan
+    only = (e for e in asked.able if e.revision == plan.revision and e.role is EngineRole.PREFILL)
+    return replace(plan, prefill=_least_loaded(only), at_hand_tokens=at_hand)
 
 
 def pick_prefill(fleet: Sequence[Engine], revision: RevisionDigest) -> Engine | None:
     return _least_loaded(e for e in fleet if e.revision == revision and e.role is not EngineRole.DECODE)
 
 
-def _pick(fleet: Sequence[Engine], revision: RevisionDigest) -> Engine | None:
-    return _least_loaded(e for e in fleet if e.revision == revision and e.role is not EngineRole.PREFILL)
+def pick_decode(
+    fleet: Sequence[Engine],
+    revision: RevisionDigest,
+    *,
+    home: BootId | None = None,
+    routing: Routing = DEFAULT_ROUTING,
+) -> Engine | None:
+    """`home`, which holds the conversation's KV, unless it is much busier than another; then the least loaded."""
+    serving = [e for e in fleet if e.revision == revision and e.role is not EngineRole.PREFILL]
+    least = _least_loaded(serving)
+    holder = _least_loaded(e for e in serving if e.boot == home)
+    if least is None or holder is None:
+        return least
+    return holder if holder.load - least.load <= routing.local_slack else least
 
 
 def _least_loaded(engines: Iterable[Engine]) -> Engine | None:
     ready = (e for e in engines if e.state is EngineState.READY)
     return min(ready, key=lambda e: (e.load, e.boot, e.model or ""), default=None)
-
-
-def _decode(
-    kind: PlanKind,
-    reason: str,
-    engine: Engine,
-    artifacts: Sequence[StoredArtifact],
-    contracts: Sequence[Contract],
-) -> TurnPlan:
-    """Offer the longest artifact of the revision; a history without one is prefilled where it is decoded."""
-    revision = engine.revision
-    usable = [a for a in artifacts if a.revision == revision]
-    if not usable:
-        contracted = _contracted(revision, artifacts, contracts)
-        if contracted is not None:
-            return replace(_offer_of_another(engine, *contracted), kind=kind)
-        kind = PlanKind.COLD if kind is PlanKind.REUSE else kind
-        return TurnPlan(kind=kind, reason=f"{reason}; no stored KV", revision=revision, engine=engine)
-    best = max(usable, key=lambda a: a.tokens)
-    return TurnPlan(kind=kind, reason=reason, revision=revision, engine=engine, offer=best.artifact)
-
-
-def _contracted(
-    revision: RevisionDigest, artifacts: Sequence[StoredArtifact], contracts: Sequence[Contract]
-) -> tuple[StoredArtifact, Contract] | None:
-    """The longest artifact that a contract lets `revision` read."""
-    permitted = {c.producer: c for c in contracts if c.reader == revision}
-    foreign = [a for a in artifacts if a.revision in permitted]
-    if not foreign:
-        return None
-    best = max(foreign, key=lambda a: a.tokens)
-    return best, permitted[best.revision]
-
-
-def _offer_of_another(engine: Engine, artifact: StoredArtifact, contract: Contract) -> TurnPlan:
-    return TurnPlan(
-        kind=PlanKind.REUSE,
-        reason=f"KV of {artifact.revision} may be read under contract {contract.id}",
-        revision=engine.revision,
-        engine=engine,
-        offer=artifact.artifact,
-        contract=contract.id,
-    )

@@ -41,6 +41,10 @@ class KvIdentity:
     serializer_abi: int
 
 
+STRIPPED = "stripped"
+"""The history policy of a template that leaves reasoning out of earlier answers: a prompt need not begin with the one before it."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TextIdentity:
     """All that decides whether token ids may be carried over to another revision."""

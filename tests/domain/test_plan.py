@@ -1,8 +1,6 @@
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from service.domain.artifact import ArtifactId, BootId
 from service.domain.events import OnUpgrade, PlanKind, PolicyLevel
@@ -135,7 +133,7 @@ def test_no_engine_to_decode_on_means_waiting(other: Engine) -> None:
 
 def test_another_text_identity_means_a_full_render() -> None:
     result = plan(same_text=False)
-    assert (result.kind, result.carry_tokens, result.offer) == (PlanKind.COLD, False, None)
+    assert (result.kind, result.carry_tokens, result.offer) == (PlanKind.FULL_RENDER, False, None)
 
 
 def test_the_least_loaded_engine_is_picked() -> None:
@@ -225,45 +223,3 @@ def test_the_most_specific_policy_decides(
 ) -> None:
     turn, conversation, alias, tenant = choices
     assert resolve_policy(turn=turn, conversation=conversation, alias=alias, tenant=tenant) == decided
-
-
-ENGINES = st.builds(
-    engine,
-    st.sampled_from(REVISIONS),
-    st.sampled_from(["boot_a", "boot_b", "boot_c"]),
-    state=st.sampled_from(EngineState),
-    role=st.sampled_from(EngineRole),
-    load=st.integers(0, 3),
-)
-
-
-@given(
-    revision=st.none() | st.sampled_from(REVISIONS),
-    target=st.sampled_from(REVISIONS),
-    policy=st.sampled_from(OnUpgrade),
-    fleet=st.lists(ENGINES, max_size=4).map(tuple),
-    artifacts=st.lists(st.builds(stored, st.sampled_from(REVISIONS), st.integers(1, 500)), max_size=4).map(
-        tuple
-    ),
-    tokens=st.integers(0, 500),
-    same_text=st.booleans(),
-)
-def test_no_plan_pairs_a_decoding_engine_with_kv_of_another_revision(
-    revision: RevisionDigest | None,
-    target: RevisionDigest,
-    policy: OnUpgrade,
-    fleet: tuple[Engine, ...],
-    artifacts: tuple[StoredArtifact, ...],
-    tokens: int,
-    same_text: bool,
-) -> None:
-    result = plan(revision, target, policy, fleet, artifacts, tokens, same_text)
-    if result.engine is not None:
-        assert result.engine.revision == result.revision
-        assert result.engine.state is EngineState.READY
-        assert result.engine.role is not EngineRole.PREFILL
-    if result.kind in (PlanKind.REUSE, PlanKind.STAY) and result.offer is not None:
-        assert result.revision in {a.revision for a in artifacts if a.artifact == result.offer}
-    assert (result.engine is None) == (result.kind in (PlanKind.WAIT, PlanKind.REFUSE))
-    assert result.revision in (revision, target)
-    assert result.revision == target or policy is not OnUpgrade.REPLAY

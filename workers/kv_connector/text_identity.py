@@ -10,7 +10,7 @@ import transformers
 from service.domain import canonical
 from service.domain.artifact import pack_tokens
 from service.domain.errors import InvalidInput
-from service.domain.revision import TextIdentity
+from service.domain.revision import STRIPPED, TextIdentity
 from workers.kv_connector.flat import flatten
 from workers.kv_connector.rendering import Message, load_tokenizer, render_text
 from workers.kv_connector.weights import files_digest
@@ -97,7 +97,7 @@ def history_policy(tokenizer: Any) -> str:
         return "none"
     before = render_text(tokenizer, PROBE[:1])
     after = render_text(tokenizer, PROBE)
-    return "kept" if after.startswith(before + PROBE[1].content) else "stripped"
+    return "kept" if after.startswith(before + PROBE[1].content) else STRIPPED
 
 
 def tokenizer_files(folder: Path) -> list[Path]:
