@@ -1,5 +1,6 @@
 """The Celery app of the workers, a composition root: `celery --app workers.celery_app worker --beat`."""
 
+import os
 from typing import Any
 
 from celery.signals import beat_embedded_init, worker_process_init, worker_process_shutdown
@@ -54,21 +55,22 @@ def make_app(settings: Settings) -> WorkerApp:
 
 
 def _hold_connections_per_process(app: WorkerApp, settings: Settings) -> None:
+    main = os.getpid()
+
     def opened(**_: Any) -> None:
-        end_with_parent()
+        end_with_parent(main)
         app.process = PoolProcess.open(settings)
 
     def closed(**_: Any) -> None:
         if app.process is not None:
             app.process.close()
 
-    beat_embedded_init.connect(_end_beat_with_worker)
+    def beat_begins(**_: Any) -> None:
+        end_with_parent(main)
+
+    beat_embedded_init.connect(beat_begins, weak=False)
     worker_process_init.connect(opened, weak=False)
     worker_process_shutdown.connect(closed, weak=False)
-
-
-def _end_beat_with_worker(**_: Any) -> None:
-    end_with_parent()
 
 
 def _started() -> WorkerApp:

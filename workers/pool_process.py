@@ -15,6 +15,8 @@ from workers import tether
 
 CONNECTIONS = 2
 """One for the work, one for the thread that renews the lease."""
+ORPHANED = 1
+"""Exit status, which nobody is left to read."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,6 +47,13 @@ class PoolProcess:
         self.database.dispose()
 
 
-def end_with_parent() -> None:
-    """A pool process whose worker was killed would finish unseen, or wait for ever."""
-    tether.end_with_parent(os.getppid(), signal.SIGKILL)
+def end_with_parent(parent: int) -> None:
+    """A pool process whose worker was killed would finish unseen, or wait for ever.
+
+    Args: parent: the worker's main process; one that was killed before this is called has left this process to another.
+    """
+    try:
+        tether.end_with_parent(parent, signal.SIGKILL)
+    except ProcessLookupError:
+        # Celery logs what a receiver of its signals raises, and goes on.
+        os._exit(ORPHANED)

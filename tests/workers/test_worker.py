@@ -1,6 +1,9 @@
 """The Celery worker: rung by the doorbell, with connections of each process's own."""
 
+import os
 import signal
+import subprocess
+import sys
 
 from sqlalchemy import Engine, text
 
@@ -10,6 +13,7 @@ from stack.valkey import EmbeddedValkey
 from tests.workers.celery_worker import CeleryWorker, has_ended, until
 from tests.workers.prefill_engine import PrefillEngine
 from tests.workers.waiting import Waiting, make_waiting
+from workers.pool_process import ORPHANED
 
 
 def ring(broker: EmbeddedValkey, *waiting: Waiting) -> None:
@@ -91,3 +95,11 @@ def test_a_killed_worker_leaves_no_process(worker: CeleryWorker) -> None:
     left = worker.kill_main()
     assert len(left) == 3, "two pool processes and beat"
     until(lambda: all(has_ended(pid) for pid in left), "they end")
+
+
+def test_a_pool_process_whose_worker_was_killed_before_it_began_ends_by_itself() -> None:
+    begun = "from workers.pool_process import end_with_parent; end_with_parent({}); print('goes on')"
+    alone = subprocess.run([sys.executable, "-c", begun.format(2**22 + 1)], capture_output=True, check=False)
+    assert (alone.returncode, alone.stdout) == (ORPHANED, b"")
+    tied = subprocess.run([sys.executable, "-c", begun.format(os.getpid())], capture_output=True, check=False)
+    assert (tied.returncode, tied.stdout) == (0, b"goes on\n")
