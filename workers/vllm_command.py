@@ -1,7 +1,7 @@
 """The command line and environment of one vLLM engine with Everturn's connector and middleware in it."""
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from importlib import metadata
 from pathlib import Path
@@ -113,8 +113,20 @@ def _kv_transfer(options: EngineOptions, boot: BootId, weights: str | None) -> d
             "contracts": None if options.contracts is None else str(options.contracts),
             "paranoid": options.paranoid,
             "weights": weights,
+            "chat_template": _last_given(options.extra, "--chat-template"),
         },
     }
+
+
+def _last_given(extra: Sequence[str], option: str) -> str | None:
+    """VLLM tells its API server alone of some options, which a revision depends on."""
+    found = None
+    for number, argument in enumerate(extra):
+        if argument == option and number + 1 < len(extra):
+            found = extra[number + 1]
+        elif argument.startswith(f"{option}="):
+            found = argument.partition("=")[2]
+    return found
 
 
 def _environment(options: EngineOptions, base_env: Mapping[str, str]) -> dict[str, str]:

@@ -43,6 +43,17 @@ class NewReasoning:
     text: str
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wants:
+    """What a request asks for beside words; each is JSON as the client sent it, or empty."""
+
+    tools: str = ""
+    tool_choice: str = ""
+    text_format: str = ""
+    parallel_tool_calls: bool = True
+
+
+NOTHING_WANTED = Wants()
 NewItem = NewMessage | NewCall | NewOutput | NewReasoning
 
 

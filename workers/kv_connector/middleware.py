@@ -9,7 +9,6 @@ import os
 from collections.abc import Awaitable, Callable, Mapping, MutableMapping
 from math import isnan
 from pathlib import Path
-from threading import Lock
 from typing import Any
 from urllib.parse import parse_qs
 
@@ -19,9 +18,9 @@ from service.domain.revision import Descriptor, differing_fields
 from workers.kv_connector.adapter_front import LOAD_ROUTE, UNLOAD_ROUTE, AdapterFront
 from workers.kv_connector.counters import as_prometheus, read_counters
 from workers.kv_connector.guard_facts import guard_facts
-from workers.kv_connector.rendering import Carried, Message, Rendered, load_tokenizer, render
 from workers.kv_connector.reports import KnownIdentity, read_attempt
 from workers.kv_connector.store_address import open_store
+from workers.kv_connector.text_front import TextFront
 
 Scope = MutableMapping[str, Any]
 Event = MutableMapping[str, Any]
@@ -74,8 +73,7 @@ class EverturnMiddleware:
         self._run_dir = _folder("EVERTURN_RUN_DIR")
         self._store = open_store(_setting("EVERTURN_STORE"))
         self._identity = KnownIdentity(self._run_dir)
-        self._tokenizer: Any = None
-        self._rendering = Lock()
+        self._text = TextFront()
         self._adapters = AdapterFront(_folder("EVERTURN_RUN_DIR"), self._store.put_descriptor)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -115,7 +113,10 @@ class EverturnMiddleware:
             case "GET", ["everturn", "metrics"]:
                 return as_prometheus(read_counters(self._run_dir))
             case "POST", ["everturn", "render"]:
-                return await self._render(scope, await _body(receive), identity)
+                stops = identity.get("stop_token_ids", ())
+                return await self._text.render(scope["app"], await _body(receive), stops)
+            case "POST", ["everturn", "parse"]:
+                return await self._text.parse(scope["app"], await _body(receive))
             case _, ["everturn", *_]:
                 raise Problem(404, "not_found", f"No route {method} {path}.")
             case _:
@@ -186,21 +187,6 @@ class EverturnMiddleware:
             await asyncio.sleep(POLL_S)
             left -= POLL_S
 
-    async def _render(self, scope: Scope, body: bytes, identity: dict[str, Any]) -> object:
-        messages, carried = _render_request(body)
-        model_config = scope["app"].state.vllm_config.model_config
-
-        def work() -> Rendered:
-            with self._rendering:  # a fast tokenizer keeps how it treats control tokens as state
-                if self._tokenizer is None:
-                    self._tokenizer = load_tokenizer(
-                        model_config.tokenizer, trust_remote_code=model_config.trust_remote_code
-                    )
-                return render(self._tokenizer, messages, carried, identity.get("stop_token_ids", ()))
-
-        rendered = await asyncio.to_thread(work)
-        return {"token_ids": list(rendered.token_ids), "mode": rendered.mode, "reason": rendered.reason}
-
 
 def _route(scope: Scope) -> str:
     """The path as vLLM's router takes it, which is without the prefix of --root-path."""
@@ -217,25 +203,6 @@ def _setting(variable: str) -> str:
     if not value:
         raise InvalidInput(f"{variable} is not set: give what the engine's connector has too.", variable)
     return value
-
-
-def _render_request(body: bytes) -> tuple[list[Message], Carried | None]:
-    try:
-        document = json.loads(body)
-        messages = [Message(**message) for message in document["messages"]]
-        carried = Carried(**document["carried"]) if document.get("carried") else None
-    except (ValueError, TypeError, KeyError, AttributeError) as error:
-        raise InvalidInput(
-            f"The body must be {{'messages': [{{'role', 'content'}}], 'carried': null or {{'messages', 'last_token'}}}}: {error}.",
-            "body",
-        ) from error
-    if any(not isinstance(part, str) for m in messages for part in (m.role, m.content)):
-        raise InvalidInput("'messages' must hold strings.", "messages")
-    if carried and any(
-        type(number) is not int or number < 0 for number in (carried.messages, carried.last_token)
-    ):
-        raise InvalidInput("'carried' must hold whole numbers.", "carried")
-    return messages, carried
 
 
 def _wait_s(scope: Scope) -> float:

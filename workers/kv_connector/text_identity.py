@@ -50,11 +50,12 @@ PROBE = (
 )
 
 
-def measure_text(model_config: Any) -> tuple[TextIdentity, tuple[int, ...]]:
+def measure_text(model_config: Any, chat_template: str | None = None) -> tuple[TextIdentity, tuple[int, ...]]:
     """The text identity, and the token ids that end a turn.
 
     Args:
         model_config: vLLM's, after it resolved itself.
+        chat_template: in place of the folder's.
 
     Raises:
         InvalidInput: where the tokenizer cannot be measured.
@@ -64,7 +65,9 @@ def measure_text(model_config: Any) -> tuple[TextIdentity, tuple[int, ...]]:
         raise InvalidInput(
             f"'{folder}' is no local tokenizer folder; give one with --tokenizer.", "tokenizer"
         )
-    tokenizer = load_tokenizer(str(folder), trust_remote_code=model_config.trust_remote_code)
+    tokenizer = load_tokenizer(
+        str(folder), trust_remote_code=model_config.trust_remote_code, chat_template=chat_template
+    )
     stops = _stop_token_ids(model_config, tokenizer)
     return TextIdentity(
         tokenizer=files_digest(tokenizer_files(folder), cache=None),
@@ -79,6 +82,13 @@ def measure_text(model_config: Any) -> tuple[TextIdentity, tuple[int, ...]]:
         history_policy=history_policy(tokenizer),
         generation_defaults=flatten(model_config.get_diff_sampling_param() | {"stop_token_ids": list(stops)}),
     ), stops
+
+
+def chat_template_of(vllm_config: Any) -> str | None:
+    """That the engine was given in place of its folder's: vLLM itself tells only its API server."""
+    extra = vllm_config.kv_transfer_config.kv_connector_extra_config
+    ours = [extra, *(one.get("kv_connector_extra_config", {}) for one in extra.get("connectors", ()))]
+    return next((one["chat_template"] for one in ours if one.get("chat_template")), None)
 
 
 def golden_digest(tokenizer: Any) -> str:
