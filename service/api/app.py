@@ -4,6 +4,7 @@ import uuid
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
+from typing import Any
 
 import httpx
 from fastapi import FastAPI
@@ -30,6 +31,7 @@ from service.api import (
 from service.api.database import Database
 from service.api.errors import on_bad_parameters, on_error, on_http_exception
 from service.api.metrics import Metrics
+from service.api.openapi.document import document
 from service.api.rate_limit import RateLimiter
 from service.api.request_id import RequestId
 from service.api.turn_job import Tools
@@ -42,6 +44,32 @@ from service.settings import Settings
 from service.store.connection import make_async_engine
 
 MAX_ENGINE_CONNECTIONS = 1000
+
+ROUTED = (
+    conversations,
+    responses,
+    stored_responses,
+    chat,
+    models,
+    admin,
+    rollouts,
+    rebuilds,
+    contracts,
+    keys,
+    audit,
+    erasure,
+    retention,
+    feed,
+    operations,
+)
+"""Modules with a router; in the order in which the OpenAPI document has them."""
+
+
+class Everturn(FastAPI):
+    def openapi(self) -> dict[str, Any]:
+        if not self.openapi_schema:
+            self.openapi_schema = document(self.routes)
+        return self.openapi_schema
 
 
 def new_id(prefix: str) -> str:
@@ -96,24 +124,8 @@ def create_app(settings: Settings, *, ring: Callable[[str, RebuildQueue], None])
             await runner.close()
         await database.close()
 
-    app = FastAPI(title="Everturn", lifespan=lifespan, docs_url=None, redoc_url=None, openapi_url=None)
-    for module in (
-        conversations,
-        responses,
-        stored_responses,
-        chat,
-        models,
-        admin,
-        rollouts,
-        rebuilds,
-        contracts,
-        keys,
-        audit,
-        erasure,
-        retention,
-        feed,
-        operations,
-    ):
+    app = Everturn(lifespan=lifespan, docs_url=None, redoc_url=None)
+    for module in ROUTED:
         app.include_router(module.router)
     app.add_middleware(RequestId, new_id=new_id)
     app.add_exception_handler(EverturnError, on_error)

@@ -18,25 +18,31 @@ from service.api.schemas import (
     ForkBody,
     ItemsBody,
     parse_messages,
+    request_hash,
 )
 from service.api.wiring import Service, ServiceOf, Tenant, TenantOf
 from service.conversation_flow import create_conversation, find_conversation, fork_conversation
 from service.domain import decide
 from service.domain.errors import InvalidInput
 from service.domain.events import ConversationId, ItemId, OnUpgrade, TurnId
+from service.domain.new_items import NewId
 from service.edit_flow import Edit
 from service.fork_flow import ForkPoint
+from service.opening_flow import open_once
 
 router = APIRouter(prefix="/v1/conversations")
 
 
 @router.post("")
 async def create(request: Request, service: ServiceOf, tenant: TenantOf) -> JSONResponse:
-    body = parse(ConversationBody, await read_object(request, service.settings.max_body_bytes, tenant.limits))
+    """With an `Idempotency-Key`, once: repeated, it is answered with the conversation that is there."""
+    document = await read_object(request, service.settings.max_body_bytes, tenant.limits)
+    body = parse(ConversationBody, document)
     messages = parse_messages(body.items or [], "items")
     policy = OnUpgrade(body.on_upgrade) if body.on_upgrade else None
+    key = idempotency_key(request)
 
-    def made(conn: Connection) -> ConversationId:
+    def made(conn: Connection, new_id: NewId) -> ConversationId:
         if body.fork_of is None:
             return create_conversation(
                 conn,
@@ -47,7 +53,7 @@ async def create(request: Request, service: ServiceOf, tenant: TenantOf) -> JSON
                 messages=messages,
                 limits=tenant.limits,
                 now=service.clock(),
-                new_id=service.new_id,
+                new_id=new_id,
             )
         return fork_conversation(
             conn,
@@ -59,10 +65,21 @@ async def create(request: Request, service: ServiceOf, tenant: TenantOf) -> JSON
             messages=messages,
             limits=tenant.limits,
             now=service.clock(),
-            new_id=service.new_id,
+            new_id=new_id,
         )
 
-    conversation = await service.database.run(made)
+    def made_once(conn: Connection) -> ConversationId:
+        if key is None:
+            return made(conn, service.new_id)
+        return open_once(
+            conn,
+            tenant.id,
+            key=key,
+            request_hash=request_hash(document),
+            make=lambda id_: made(conn, lambda prefix: id_ if prefix == "conv_" else service.new_id(prefix)),
+        )
+
+    conversation = await service.database.run(made_once)
     return await _read(service, tenant, conversation)
 
 
@@ -165,6 +182,16 @@ def if_match(request: Request) -> int | None:
             "'If-Match' must be the ETag of the conversation, a number in quotes, or *.", "If-Match"
         )
     return int(found[1])
+
+
+def idempotency_key(request: Request) -> str | None:
+    """Raises: InvalidInput: not a key."""
+    key = request.headers.get("idempotency-key")
+    if key is not None and not fullmatch(r"[\x21-\x7e]{1,255}", key):
+        raise InvalidInput(
+            "'Idempotency-Key' must be 1 to 255 printable ASCII characters without spaces.", "Idempotency-Key"
+        )
+    return key
 
 
 def _fork_point(body: ForkBody) -> ForkPoint:

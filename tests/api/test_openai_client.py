@@ -1,10 +1,12 @@
 """The official client, as it is."""
 
+from collections import deque
+
 import openai
 import pytest
 from openai import AsyncOpenAI
 
-from tests.api.stack import Stack
+from tests.api.stack import Stack, running_stack
 
 
 def test_conversation_turn_and_items(shared_stack: Stack) -> None:
@@ -89,3 +91,109 @@ def test_the_client_does_not_repeat_a_turn_that_failed(stack: Stack) -> None:
     with pytest.raises(openai.InternalServerError):
         stack.openai.with_options(max_retries=2).responses.create(input="two", conversation=conversation)
     assert len(stack.state(conversation).turns) == before + 1
+
+
+def test_lists_are_walked_page_by_page(shared_stack: Stack) -> None:
+    client = shared_stack.openai
+    said = [{"role": "user", "content": f"words {n}"} for n in range(7)]
+    conversation = client.conversations.create(items=said)  # type: ignore[arg-type]  # plain messages
+    page = client.conversations.items.list(conversation.id, order="asc", limit=3)
+    assert page.has_next_page()
+    assert page.last_id == page.data[-1].id
+    walked = [item.content[0].text for item in page]  # type: ignore[index, union-attr]  # messages of text
+    assert walked == [one["content"] for one in said]
+    assert [i.id for i in client.conversations.items.list(conversation.id)] == [i.id for i in page][::-1]
+
+
+def test_items_are_added_read_and_taken_back(shared_stack: Stack) -> None:
+    client = shared_stack.openai
+    conversation = client.conversations.create(metadata={"a": "b"})
+    added = client.conversations.items.create(conversation.id, items=[{"role": "user", "content": "hello"}])
+    item = added.data[0]
+    assert client.conversations.items.retrieve(str(item.id), conversation_id=conversation.id) == item
+    client.conversations.items.delete(str(item.id), conversation_id=conversation.id)
+    assert list(client.conversations.items.list(conversation.id)) == []
+    assert client.conversations.update(conversation.id, metadata={"c": "d"}).metadata == {"c": "d"}
+    assert client.conversations.delete(conversation.id).deleted
+    with pytest.raises(openai.NotFoundError):
+        client.conversations.retrieve(conversation.id)
+
+
+def test_headers_say_what_its_fields_do_not(shared_stack: Stack) -> None:
+    raw = shared_stack.openai.responses.with_raw_response.create(model="production", input="hello")
+    assert raw.headers["x-everturn-revision"] == shared_stack.alias_revision()
+    assert raw.parse().id == raw.headers["x-everturn-response"]
+    with shared_stack.openai.responses.with_streaming_response.create(
+        model="production", input="hello"
+    ) as streamed:
+        assert streamed.headers["x-request-id"].startswith("req_")
+
+
+def test_the_stream_helper_takes_a_response_up_again(shared_stack: Stack) -> None:
+    client = shared_stack.openai
+    first = client.responses.create(model="production", input="hello", stream=True)
+    events = list(first)
+    response = events[0].response.id  # type: ignore[union-attr]  # response.created
+    with client.responses.stream(response_id=response) as again:
+        assert [event.sequence_number for event in again] == [event.sequence_number for event in events]
+        assert again.get_final_response().id == response
+    resumed = client.responses.retrieve(response, stream=True, starting_after=4)
+    assert [event.sequence_number for event in resumed] == [event.sequence_number for event in events[5:]]
+
+
+async def test_the_asynchronous_client_walks_lists_and_accumulates_streams(shared_stack: Stack) -> None:
+    async with AsyncOpenAI(base_url=f"{shared_stack.url}/v1", api_key=shared_stack.secrets.tenant) as client:
+        conversation = await client.conversations.create()
+        async with client.responses.stream(
+            model="production", input="hello", conversation=conversation.id
+        ) as stream:
+            final = await stream.get_final_response()
+        walked = [item async for item in client.conversations.items.list(conversation.id, limit=1)]
+        with pytest.raises(openai.NotFoundError):
+            await client.responses.retrieve("resp_none")
+    assert final.output_text
+    assert len(walked) == 2
+
+
+@pytest.mark.parametrize(
+    ("body", "headers", "kind", "code"),
+    [
+        ({"input": "x", "temperature": 3}, {}, openai.BadRequestError, "invalid_value"),
+        ({"input": "x", "conversation": "conv_none"}, {}, openai.NotFoundError, "not_found"),
+        ({"input": "x", "model": "gpt-99"}, {}, openai.NotFoundError, "model_not_found"),
+        (
+            {"input": "other"},
+            {"Idempotency-Key": "taken"},
+            openai.UnprocessableEntityError,
+            "idempotency_key_reused",
+        ),
+        ({"input": "x" * 5_000_000}, {}, openai.APIStatusError, "body_too_large"),
+    ],
+)
+def test_each_kind_of_refusal_is_the_clients_own_error(
+    shared_stack: Stack,
+    body: dict[str, str],
+    headers: dict[str, str],
+    kind: type[openai.APIStatusError],
+    code: str,
+) -> None:
+    client = shared_stack.openai
+    client.responses.create(input="taken", extra_headers={"Idempotency-Key": "taken"})
+    with pytest.raises(kind) as refused:
+        client.responses.create(**body, extra_headers=headers)  # type: ignore[call-overload]  # wrong on purpose
+    assert refused.value.code == code
+    assert str(refused.value.request_id).startswith("req_")
+
+
+def test_a_key_of_another_scope_is_the_clients_permission_error(shared_stack: Stack) -> None:
+    with pytest.raises(openai.PermissionDeniedError):
+        shared_stack.openai.with_options(api_key=shared_stack.secrets.operator).models.list()
+
+
+def test_the_client_waits_out_a_rate_limit_by_itself(database: str) -> None:
+    with running_stack(database, requests_per_minute=120) as stack:
+        stack.start_engine("a", alias=True)
+        client = stack.openai
+        with pytest.raises(openai.RateLimitError):
+            deque(client.models.list() for _ in range(200))
+        assert client.with_options(max_retries=3).models.list().data
