@@ -28,6 +28,8 @@ class Settings(BaseSettings):
     turn_lease_s: float = Field(default=15, gt=0)
     turn_wait_s: float = Field(default=120, ge=0)
     """How long a turn queues for an engine of its revision."""
+    max_waiting_turns: int = Field(default=1000, ge=1)
+    """Of one alias, that may queue for an engine before another; the next one fails with `queue_full`."""
     rebuild_timeout_s: float = Field(default=120, gt=0)
     rebuild_claim_s: float = Field(default=10, gt=0)
     """How long a turn waits for a worker to take its rebuild up; then it prefills where it decodes."""

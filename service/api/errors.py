@@ -74,6 +74,7 @@ STATUS_OF_CODE = {
 
 STATUS_OF_FAILED_TURN = {
     "no_engine": 503,
+    "queue_full": 503,
     "revision_unavailable": 503,
     "engine_failed": 503,
     "orphaned": 503,

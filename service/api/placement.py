@@ -8,6 +8,7 @@ from sqlalchemy.exc import TimeoutError as PoolTimeout
 from service import turn_flow
 from service.api.fleet_watch import FleetWatch
 from service.api.turn_job import Job, Tools, TurnLost
+from service.api.waiting_line import WaitingLine
 from service.turn_flow import NotPinned, Pinned
 
 PLAN_AGAIN_S = 3.0
@@ -19,6 +20,7 @@ class Placement:
     def __init__(self, tools: Tools) -> None:
         self._tools = tools
         self._fleet = FleetWatch(tools.database)
+        self._line = WaitingLine(tools.database)
 
     async def pin(self, job: Job) -> Pinned:
         """Waits until the policy finds an engine, or gives up."""
@@ -37,8 +39,20 @@ class Placement:
                 job.channel.begin(plan.pinned.attempt, plan.pinned.revision, plan.pinned.reason)
                 return plan
             _give_up(plan, deadline, self._tools.settings.turn_wait_s)
-            job.channel.note(f"waiting: {plan.reason}")
+            await self._queue(job, plan)
             await self._fleet.change(at_most_s=max(0.0, min(PLAN_AGAIN_S, deadline - monotonic())))
+
+    async def _queue(self, job: Job, plan: NotPinned) -> None:
+        before, most = await self._line.before(job.turn), self._tools.settings.max_waiting_turns
+        if before is not None and before >= most:
+            raise TurnLost(
+                "queue_full",
+                f"{before} turns wait before this one, and no more than {most} may: {plan.reason}. "
+                "Nothing of it was accepted; send it again later.",
+            )
+        turns = "turn is" if before == 1 else "turns are"
+        place = "" if before is None else f"; {before} {turns} before it"
+        job.channel.note(f"waiting: {plan.reason}{place}")
 
     async def _plan(self, job: Job) -> Pinned | NotPinned:
         avoid = frozenset(boot for boot, until in job.avoid.items() if until > monotonic())
@@ -50,7 +64,6 @@ class Placement:
                 turn=job.turn,
                 avoid=avoid,
                 rebuild_min_tokens=self._tools.settings.rebuild_min_tokens,
-                routing=self._tools.settings.routing,
                 now=self._tools.clock(),
                 new_id=self._tools.new_id,
             )

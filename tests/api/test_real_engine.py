@@ -129,3 +129,29 @@ def test_a_fork_answers_from_its_parents_kv_what_it_would_answer_without_any(
     window = real_stack.state(fork).window
     prompt, output = window[: turn.completed.prompt_tokens], turn.completed.output
     assert second_v12_engine.cold(list(prompt), max_tokens=len(output)).tokens == list(output)
+
+
+def test_a_conversation_that_outgrows_the_context_goes_on_in_the_window_that_is_recorded(
+    real_stack: Stack, v12_engine: RealEngine
+) -> None:
+    conversation, context = real_stack.conversation(), v12_engine.identity["max_model_len"]
+    long = {"conversation": conversation, "truncation": "auto", "max_output_tokens": 16, "temperature": 0}
+    for letter in "abc":
+        answer = real_stack.ask(
+            letter * (context // 4), **long, instructions="Be brief." if letter == "a" else None
+        )
+        assert answer["status"] in {"completed", "incomplete"}
+    cut = real_stack.ask("d" * (context // 4), **long)
+    assert "left out" in cut["kv"]["reason"]
+    assert cut["usage"]["input_tokens"] < context * 0.75
+    after = real_stack.ask("And now?", **long)
+    state = real_stack.state(conversation)
+    first, second = (state.turns[each["id"]].completed for each in (cut, after))
+    assert first is not None
+    assert second is not None
+    assert (first.dropped_items, second.extends) == (4, cut["id"])
+    prompt = list(state.window[: second.prompt_tokens])
+    opening = v12_engine.render([{"role": "system", "content": "Be brief."}]).json()["token_ids"]
+    shared = opening[: opening.index(2) + 1]
+    assert prompt[: len(shared)] == shared
+    assert v12_engine.cold(prompt, max_tokens=len(second.output)).tokens == list(second.output)

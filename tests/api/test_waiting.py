@@ -1,8 +1,12 @@
 """Turns that wait: for an engine, all at once, and for a rebuild that nobody takes up."""
 
+import time
 from concurrent.futures import ThreadPoolExecutor
 
-from tests.api.stack import eventually, running_stack
+from tests.api.stack import Stack, eventually, running_stack
+
+PLACES_KNOWN_S = 4.0
+"""Plans are made again at least every three seconds."""
 
 
 def test_many_turns_wait_for_one_engine_and_all_are_answered(database: str) -> None:
@@ -18,6 +22,46 @@ def test_many_turns_wait_for_one_engine_and_all_are_answered(database: str) -> N
         assert {a.status_code for a in answers} == {200}, [a.text for a in answers if a.status_code != 200][
             :1
         ]
+
+
+def test_a_turn_that_waits_is_told_its_place_in_the_line(stack: Stack) -> None:
+    stack.retire(stack.start_engine("a", alias=True))
+    conversations = [stack.conversation() for _ in range(3)]
+    with ThreadPoolExecutor(len(conversations)) as pool:
+        streams = []
+        for conversation in conversations:
+            streams.append(pool.submit(comments, stack, conversation))
+            eventually(lambda one=conversation: stack.state(one).open_turn)
+        time.sleep(PLACES_KNOWN_S)
+        stack.start_engine("a", alias=True)
+        said = ["\n".join(stream.result()) for stream in streams]
+    assert "waiting: no ready engine serves rev_" in said[0]
+    assert "0 turns are before it" in said[0]
+    assert "1 turn is before it" in said[1]
+    assert "2 turns are before it" in said[2]
+
+
+def test_a_line_that_is_full_takes_no_more_turns_and_says_so(database: str) -> None:
+    with running_stack(database, max_waiting_turns=2, turn_wait_s=60) as stack:
+        stack.retire(stack.start_engine("a", alias=True))
+        waiting = [stack.conversation() for _ in range(2)]
+        with ThreadPoolExecutor(3) as pool:
+            asked = []
+            for conversation in waiting:
+                asked.append(pool.submit(stack.post, input="hello", conversation=conversation))
+                eventually(lambda one=conversation: stack.state(one).open_turn)
+            refused = stack.post(input="hello")
+            stack.start_engine("a", alias=True)
+            assert {a.result().status_code for a in asked} == {200}
+    error = refused.json()["error"]
+    assert (refused.status_code, error["code"]) == (503, "queue_full"), error
+    assert "2 turns wait before this one" in error["message"]
+
+
+def comments(stack: Stack, conversation: str) -> list[str]:
+    body = {"model": "production", "input": "hello", "conversation": conversation, "stream": True}
+    with stack.http.stream("POST", "/v1/responses", json=body) as answer:
+        return [line for line in answer.iter_lines() if line.startswith(":")]
 
 
 def test_a_rebuild_that_no_worker_takes_up_is_not_waited_for_long(database: str) -> None:
