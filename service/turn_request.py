@@ -9,12 +9,14 @@ from service.domain import decide
 from service.domain.conversation import Conversation, Item, accepted_item
 from service.domain.errors import InvalidInput
 from service.domain.events import (
+    USUAL,
     ConversationId,
     ItemAccepted,
     OnUpgrade,
     Role,
     Sampling,
     TenantId,
+    Terms,
     TurnAsked,
     TurnId,
     TurnStarted,
@@ -58,6 +60,10 @@ class TurnRequest:
     wants: Wants = NOTHING_WANTED
     truncate: bool = False
     """Whether the oldest items may be left out where the prompt would be too long."""
+    turn: TurnId | None = None
+    """Its id, where the caller is to know it before it is accepted."""
+    terms: Terms = USUAL
+    streamed: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,7 +99,7 @@ def begin_turn(conn: Connection, request: TurnRequest, state: Standing, new_id: 
         tenant=request.tenant_policy,
     )
     started = TurnStarted(
-        turn=TurnId(new_id("resp_")),
+        turn=request.turn or TurnId(new_id("resp_")),
         items=tuple(one.item for one in items),
         alias=alias.name,
         on_upgrade=policy,
@@ -103,6 +109,7 @@ def begin_turn(conn: Connection, request: TurnRequest, state: Standing, new_id: 
         instructions=items[0].item if given else None,
         revision=_known_revision(conn, request.revision),
         truncate=request.truncate,
+        terms=None if request.terms == USUAL else request.terms,
     )
     return Beginning(items=items, started=started, asked=_asked(started.turn, request.wants))
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 
 import httpx
 
+from service.api.answer_parts import parts_of, said
 from service.api.prompt import NOTHING, Prompt, carried_window, not_taken, render_prompt
 from service.domain.artifact import ArtifactId
 from service.domain.contract import ContractId
@@ -18,10 +19,12 @@ from service.domain.events import (
     TenantId,
     TokenLogprob,
     TurnCompleted,
+    TurnParsed,
     TurnPinned,
     TurnScored,
 )
 from service.domain.evidence import Evidence, KvRequest
+from service.domain.items import frame_of
 from service.domain.plan import Engine
 from service.domain.transcript import Transcript
 from service.domain.turn import Turn
@@ -98,6 +101,12 @@ class Answer:
     refusal: KvRefused | None
     scored: TurnScored | None = None
     """Where the client asked how likely the answer's tokens were."""
+    parsed: TurnParsed | None = None
+
+    @property
+    def said(self) -> str:
+        """What a stream shows of it as text."""
+        return self.completed.text if self.parsed is None else said(self.parsed.parts)
 
 
 class AttemptLost(Exception):
@@ -141,8 +150,10 @@ async def run_attempt(
             scores += chunk.logprobs
             text += chunk.text
             finish = chunk.finish_reason or finish
-            on_text(text)
+            # What has to be taken apart is shown once it is known what it is.
+            on_text("" if prompt.form.parsed else text)
         evidence = checked(attempt, prompt, await _evidence(http, attempt))
+        parsed = await _parsed(http, attempt, prompt, text, output)
     except (EngineFailed, RevisionMismatch) as error:
         raise AttemptLost(error, text=text, refusal=await _refusal(http, attempt)) from error
     except InvalidInput as error:
@@ -166,12 +177,23 @@ async def run_attempt(
         loaded=evidence.loaded,
         published=evidence.published.artifact if evidence.published else None,
         dropped_items=prompt.dropped,
+        frame=None if attempt.transcript.asked is None else frame_of(attempt.transcript.asked.tools),
     )
     return Answer(
         completed=completed,
         refusal=refused_by(evidence, attempt.pinned.turn, attempt.pinned.attempt) or attempt.prefill_refusal,
         scored=_scored(attempt, scores, finish),
+        parsed=parsed,
     )
+
+
+async def _parsed(
+    http: httpx.AsyncClient, attempt: Attempt, prompt: Prompt, text: str, output: Sequence[int]
+) -> TurnParsed | None:
+    if not prompt.form.parsed:
+        return None
+    found = await client.parse(http, attempt.engine, text, output, attempt.transcript.asked)
+    return parts_of(attempt.pinned.turn, attempt.pinned.attempt, attempt.item, found, text)
 
 
 def _scored(attempt: Attempt, scores: Sequence[TokenLogprob], finish: str) -> TurnScored | None:
@@ -223,6 +245,7 @@ def _spec(attempt: Attempt, prompt: Prompt) -> GenerateSpec:
         ),
         revision=pinned.revision,
         boot=pinned.engine,
+        form=prompt.form,
         cache_salt=cache_salt(pinned.revision, attempt.tenant),
         model=attempt.engine.model,
     )

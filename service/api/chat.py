@@ -18,16 +18,18 @@ from service.api.channel import TurnChannel, View
 from service.api.chat_schemas import ChatBody, parse_chat_body
 from service.api.errors import error_response
 from service.api.responses import NO_BUFFERING
-from service.api.turn_runner import MAX_ATTEMPTS
+from service.api.turn_loop import MAX_ATTEMPTS
 from service.api.wiring import Service, ServiceOf, Tenant, TenantOf
-from service.conversation_flow import NewMessage, TurnRequest, preview_turn
+from service.conversation_flow import preview_turn
 from service.domain.artifact import BootId
 from service.domain.conversation import Conversation, evolve
 from service.domain.errors import EngineFailed, EverturnError
 from service.domain.events import ItemId, PlanKind, Sampling, TurnCompleted, TurnPinned, TurnStarted
+from service.domain.new_items import NewItem
 from service.domain.transcript import Transcript
 from service.domain.turn import Turn
 from service.turn_flow import find_engine
+from service.turn_request import TurnRequest
 
 router = APIRouter()
 
@@ -39,7 +41,8 @@ CHUNK = "chat.completion.chunk"
 async def create(request: Request, service: ServiceOf, tenant: TenantOf) -> Response:
     body, messages = parse_chat_body(await read_object(request, service.settings.max_body_bytes))
     wanted = _wanted(service, tenant, body, messages)
-    state, started = await service.database.run(lambda conn: preview_turn(conn, wanted, service.new_id))
+    state, turn = await service.database.run(lambda conn: preview_turn(conn, wanted, service.new_id))
+    started = turn.started
     created = int(service.clock().timestamp())
     channel = TurnChannel(View(), cut=True)
     work = asyncio.create_task(_answer(service, evolve(state, started), started, channel))
@@ -166,9 +169,7 @@ async def _unless_lost(work: "asyncio.Task[TurnCompleted]", channel: TurnChannel
     return await work
 
 
-def _wanted(
-    service: Service, tenant: Tenant, body: ChatBody, messages: tuple[NewMessage, ...]
-) -> TurnRequest:
+def _wanted(service: Service, tenant: Tenant, body: ChatBody, messages: tuple[NewItem, ...]) -> TurnRequest:
     return TurnRequest(
         tenant=tenant.id,
         tenant_policy=tenant.on_upgrade,

@@ -6,10 +6,10 @@ from typing import Any
 from pydantic import Field
 
 from service.api.body import StrictBody, effective, parse
-from service.api.schemas import parse_messages
-from service.conversation_flow import NewMessage
+from service.api.items import parse_items
 from service.domain.errors import InvalidInput
 from service.domain.events import Role
+from service.domain.new_items import NewItem, NewMessage
 
 WITHOUT_EFFECT: Mapping[str, tuple[object, ...]] = {
     "frequency_penalty": (0,),
@@ -68,11 +68,11 @@ class ChatBody(StrictBody):
         return self.stream_options is not None and bool(self.stream_options.include_usage)
 
 
-def parse_chat_body(document: Mapping[str, Any]) -> tuple[ChatBody, tuple[NewMessage, ...]]:
+def parse_chat_body(document: Mapping[str, Any]) -> tuple[ChatBody, tuple[NewItem, ...]]:
     """Raises: InvalidInput: naming the parameter."""
     body = parse(ChatBody, effective(document, WITHOUT_EFFECT, REFUSED))
-    messages = parse_messages([_as_response_item(one) for one in body.messages], "messages")
-    if not any(m.text.strip() for m in messages if m.role is Role.USER):
+    messages = parse_items([_as_response_item(one) for one in body.messages], "messages")
+    if not any(isinstance(m, NewMessage) and m.role is Role.USER and m.text.strip() for m in messages):
         raise InvalidInput(
             "'messages' has no text from a user: there is nothing to answer.", "messages", "empty_input"
         )

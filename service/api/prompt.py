@@ -9,10 +9,11 @@ import httpx
 from service.domain.conversation import Item
 from service.domain.errors import InvalidInput
 from service.domain.events import ItemId, Role, TurnId, TurnStarted
+from service.domain.items import ItemKind, frame_of
 from service.domain.plan import Engine
 from service.domain.transcript import Transcript
 from service.engine import client
-from service.engine.protocol import Carried, Rendered, RenderMode
+from service.engine.protocol import PLAIN, Carried, Form, Rendered, RenderMode
 
 KEPT_SHARE = 0.75
 """Of the context, at most, that a window holds after its oldest items were left out: so that the next turns extend it."""
@@ -27,15 +28,24 @@ class Prompt:
     delta: tuple[int, ...]
     dropped: int = 0
     """Of the conversation's oldest items, left out."""
+    form: Form = PLAIN
 
 
 NOTHING = Prompt(token_ids=(), extends=None, delta=())
 
 
 def carried_window(transcript: Transcript) -> Carried | None:
-    """None where there is no window to extend."""
-    window = transcript.window
-    return Carried(messages=transcript.covered, last_token=window[-1]) if window else None
+    """None where there is no window to extend, or not under the tools that this turn has."""
+    window, asked = transcript.window, transcript.asked
+    if not window or transcript.frame != frame_of(asked.tools if asked else ""):
+        return None
+    last = transcript.items[transcript.covered - 1]
+    whole = last.kind is ItemKind.MESSAGE and last.text == transcript.answer
+    return Carried(
+        items=transcript.covered,
+        last_token=window[-1],
+        answer=None if whole else transcript.answer,
+    )
 
 
 async def render_prompt(
@@ -49,17 +59,22 @@ async def render_prompt(
     EngineFailed, RevisionMismatch: of the engine.
     InvalidInput: this turn's own items are too long for the model's context by themselves.
     """
-    rendered: Rendered = await client.render(http, engine, transcript.items, carried)
-    prompt = Prompt(token_ids=rendered.token_ids, extends=None, delta=rendered.token_ids)
+    rendered: Rendered = await client.render(http, engine, transcript.items, carried, transcript.asked)
+    prompt = _whole(rendered)
     if carried is not None and rendered.mode is RenderMode.DELTA:
         ids = (*transcript.window, *rendered.token_ids)
-        prompt = Prompt(token_ids=ids, extends=transcript.last, delta=rendered.token_ids)
+        prompt = replace(prompt, token_ids=ids, extends=transcript.last)
     if not started.truncate:
         return prompt
     context = await client.max_model_len(http, engine)
     if context is None or len(prompt.token_ids) <= _room(context, started):
         return prompt
-    return await _fitting(http, engine, transcript.items, started, context)
+    return await _fitting(http, engine, transcript, started, context)
+
+
+def _whole(rendered: Rendered) -> Prompt:
+    ids = rendered.token_ids
+    return Prompt(token_ids=ids, extends=None, delta=ids, form=rendered.form)
 
 
 def _room(context: int, started: TurnStarted) -> int:
@@ -67,14 +82,20 @@ def _room(context: int, started: TurnStarted) -> int:
 
 
 async def _fitting(
-    http: httpx.AsyncClient, engine: Engine, items: Sequence[Item], started: TurnStarted, context: int
+    http: httpx.AsyncClient, engine: Engine, transcript: Transcript, started: TurnStarted, context: int
 ) -> Prompt:
     """Rendered whole, without as many of the oldest items as it takes; what a conversation opens with as its system stays."""
     room = min(_room(context, started), int(context * KEPT_SHARE))
+    items, asked = transcript.items, transcript.asked
+
+    async def without(dropped: int) -> Prompt:
+        kept = (*opening, *rest[dropped:])
+        return replace(_whole(await client.render(http, engine, kept, None, asked)), dropped=dropped)
+
     opening = tuple(takewhile(lambda item: item.role is Role.SYSTEM, items))
     rest = items[len(opening) :]
     cuts = _cuts(rest, frozenset(started.items))
-    shortest = await _without(http, engine, opening, rest, cuts[-1])
+    shortest = await without(cuts[-1])
     if len(shortest.token_ids) > _room(context, started):
         raise InvalidInput(
             f"This turn's input is {len(shortest.token_ids)} tokens long without anything before it; of the model's "
@@ -85,7 +106,7 @@ async def _fitting(
     low, high, best = 0, len(cuts) - 1, shortest
     while low < high:
         middle = (low + high) // 2
-        tried = await _without(http, engine, opening, rest, cuts[middle])
+        tried = await without(cuts[middle])
         if len(tried.token_ids) <= room:
             high, best = middle, tried
         else:
@@ -96,15 +117,10 @@ async def _fitting(
 def _cuts(rest: Sequence[Item], own: frozenset[ItemId]) -> list[int]:
     """How many of the oldest may go: up to a user's word, so that no answer and no call stands without what it answers."""
     last = next((place for place, item in enumerate(rest) if item.id in own), max(0, len(rest) - 1))
+    # Of a turn that brings what functions gave back, the calls stay, and so does what they were made for.
+    while last > 0 and rest[last].role is not Role.USER and any(item.call for item in rest[last:]):
+        last -= 1
     return [place for place in range(1, last) if rest[place].role is Role.USER] + [last]
-
-
-async def _without(
-    http: httpx.AsyncClient, engine: Engine, opening: Sequence[Item], rest: Sequence[Item], dropped: int
-) -> Prompt:
-    rendered = await client.render(http, engine, (*opening, *rest[dropped:]), None)
-    whole = Prompt(token_ids=rendered.token_ids, extends=None, delta=rendered.token_ids)
-    return replace(whole, dropped=dropped)
 
 
 async def not_taken(

@@ -7,10 +7,11 @@ import httpx
 
 from service.domain.conversation import Item
 from service.domain.errors import EngineFailed
+from service.domain.events import TurnAsked
 from service.domain.evidence import Evidence
 from service.domain.plan import Engine
 from service.engine import protocol
-from service.engine.protocol import Carried, Chunk, Done, GenerateSpec, Rendered
+from service.engine.protocol import Carried, Chunk, Done, GenerateSpec, Parsed, Rendered
 
 CONNECT_S = 3.0
 EVIDENCE_SLACK_S = 5.0
@@ -61,18 +62,37 @@ async def stream_generate(
 
 
 async def render(
-    http: httpx.AsyncClient, engine: Engine, items: Sequence[Item], carried: Carried | None
+    http: httpx.AsyncClient,
+    engine: Engine,
+    items: Sequence[Item],
+    carried: Carried | None,
+    asked: TurnAsked | None = None,
 ) -> Rendered:
     """Raises: EngineFailed, RevisionMismatch, InvalidInput."""
     try:
         response = await http.post(
             engine.address + protocol.RENDER_PATH,
             headers=protocol.engine_headers(engine),
-            json=protocol.build_render(items, carried, engine.model),
+            json=protocol.build_render(items, carried, engine.model, asked),
         )
     except httpx.HTTPError as error:
         raise _broken(engine, error) from error
     return protocol.parse_render(response.status_code, response.content)
+
+
+async def parse(
+    http: httpx.AsyncClient, engine: Engine, text: str, token_ids: Sequence[int], asked: TurnAsked | None
+) -> Parsed:
+    """Raises: EngineFailed, RevisionMismatch, InvalidInput."""
+    try:
+        response = await http.post(
+            engine.address + protocol.PARSE_PATH,
+            headers=protocol.engine_headers(engine),
+            json=protocol.build_parse(text, token_ids, engine.model, asked),
+        )
+    except httpx.HTTPError as error:
+        raise _broken(engine, error) from error
+    return protocol.parse_parsed(response.status_code, response.content)
 
 
 async def evidence(http: httpx.AsyncClient, engine: Engine, attempt: str, wait_s: float) -> Evidence | None:

@@ -11,13 +11,15 @@ from typing import Any
 from service.domain.artifact import BootId
 from service.domain.conversation import Item
 from service.domain.errors import EngineFailed, EverturnError, InvalidInput, RevisionMismatch
-from service.domain.events import Candidate, Sampling, TenantId, TokenLogprob
+from service.domain.events import Candidate, Sampling, TenantId, TokenLogprob, TurnAsked
 from service.domain.evidence import BOOT_HEADER, REVISION_HEADER, Evidence, KvRequest
 from service.domain.plan import Engine
 from service.domain.revision import RevisionDigest
+from service.engine.messages import as_messages, wanted
 
 GENERATE_PATH = "/inference/v1/generate"
 RENDER_PATH = "/everturn/render"
+PARSE_PATH = "/everturn/parse"
 IDENTITY_PATH = "/everturn/identity"
 ATTEMPTS_PATH = "/everturn/attempts/"
 
@@ -25,6 +27,13 @@ LEAST_TOP_P = 1e-6
 """vLLM refuses 0, which OpenAI's API allows."""
 
 NOT_TAKEN = frozenset({HTTPStatus.BAD_REQUEST, HTTPStatus.UNPROCESSABLE_ENTITY})
+NAMED_BY_CLIENTS = {
+    "tools": "unsupported_tools",
+    "tool_choice": "invalid_tool_choice",
+    "text.format": "invalid_text_format",
+    "text.format.schema": "invalid_json_schema",
+}
+"""Fields that our middleware refuses, which clients know by these names; the code that a turn then fails with."""
 NOT_AN_ANSWER = frozenset({"abort", "error"})
 """Reasons to finish that leave no answer, however many tokens came before."""
 
@@ -39,6 +48,7 @@ class GenerateSpec:
     cache_salt: str
     model: str | None = None
     """The adapter's name at this engine, where the revision has one."""
+    form: "Form | None" = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,6 +67,28 @@ class Done:
     """The engine has closed the stream by itself."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Form:
+    """How the engine is to hold the answer to what was asked for."""
+
+    structured_outputs: Mapping[str, Any] | None
+    skip_special_tokens: bool
+    parsed: bool
+    """Only its parsers can tell what the answer's text is."""
+
+
+PLAIN = Form(structured_outputs=None, skip_special_tokens=True, parsed=False)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Parsed:
+    reasoning: str
+    reasoning_tokens: int
+    content: str
+    calls: tuple[tuple[str, str], ...]
+    """Function and arguments of each."""
+
+
 class RenderMode(StrEnum):
     FULL = "full"
     DELTA = "delta"
@@ -64,10 +96,12 @@ class RenderMode(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Carried:
-    """The window that the next prompt extends: how many leading messages it holds, and its last id."""
+    """The window that the next prompt extends: how many leading items it holds, and its last id."""
 
-    messages: int
+    items: int
     last_token: int
+    answer: str | None = None
+    """What the model wrote last, where the items have it taken apart."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,6 +111,7 @@ class Rendered:
     token_ids: tuple[int, ...]
     mode: RenderMode
     reason: str
+    form: Form = PLAIN
 
 
 def cache_salt(revision: RevisionDigest, tenant: TenantId) -> str:
@@ -95,13 +130,16 @@ def engine_headers(engine: Engine) -> dict[str, str]:
 def build_generate(spec: GenerateSpec, *, stream: bool) -> tuple[dict[str, str], dict[str, Any]]:
     """Headers and body. The seed comes from the attempt's turn, so that a second attempt can repeat the first."""
     turn = spec.kv.attempt.rpartition(".")[0]
-    sampling = {
+    form = spec.form or PLAIN
+    sampling: dict[str, Any] = {
         "max_tokens": spec.sampling.max_output_tokens,
         "temperature": spec.sampling.temperature,
         "top_p": max(spec.sampling.top_p, LEAST_TOP_P),
         "seed": int.from_bytes(sha256(turn.encode()).digest()[:4], "big"),
-        "skip_special_tokens": True,
+        "skip_special_tokens": form.skip_special_tokens,
     }
+    if form.structured_outputs is not None:
+        sampling["structured_outputs"] = form.structured_outputs
     if spec.sampling.top_logprobs is not None:
         sampling["logprobs"] = spec.sampling.top_logprobs
     body = {
@@ -151,11 +189,24 @@ def parse_answer(status: int, body: bytes) -> Chunk:
         raise EngineFailed("The engine's answer has no choices.") from error
 
 
-def build_render(items: Sequence[Item], carried: Carried | None, model: str | None = None) -> dict[str, Any]:
-    return _model(model) | {
-        "messages": [{"role": item.role.value, "content": item.text} for item in items],
-        "carried": {"messages": carried.messages, "last_token": carried.last_token} if carried else None,
-    }
+def build_render(
+    items: Sequence[Item],
+    carried: Carried | None,
+    model: str | None = None,
+    asked: TurnAsked | None = None,
+) -> dict[str, Any]:
+    messages, covered = as_messages(items, carried.items if carried else 0)
+    window = None
+    if carried is not None:
+        answer = {} if carried.answer is None else {"answer": carried.answer}
+        window = {"messages": covered, "last_token": carried.last_token} | answer
+    return _model(model) | {"messages": messages, "carried": window} | wanted(asked)
+
+
+def build_parse(
+    text: str, token_ids: Sequence[int], model: str | None, asked: TurnAsked | None
+) -> dict[str, Any]:
+    return _model(model) | {"text": text, "token_ids": list(token_ids)} | wanted(asked)
 
 
 def _model(name: str | None) -> dict[str, str]:
@@ -171,9 +222,24 @@ def parse_render(status: int, body: bytes) -> Rendered:
             token_ids=tuple(document["token_ids"]),
             mode=RenderMode(document["mode"]),
             reason=document["reason"] or "",
+            form=Form(**document["form"]) if document.get("form") else PLAIN,
         )
     except (KeyError, TypeError, ValueError) as error:
         raise EngineFailed(f"The engine's render cannot be read: {error}.") from error
+
+
+def parse_parsed(status: int, body: bytes) -> Parsed:
+    """Raises: EngineFailed, RevisionMismatch, InvalidInput: as `failure` has it."""
+    document = _accepted(status, body)
+    try:
+        return Parsed(
+            reasoning=document["reasoning"] or "",
+            reasoning_tokens=document["reasoning_tokens"],
+            content=document["content"] or "",
+            calls=tuple((call["name"], call["arguments"]) for call in document["calls"]),
+        )
+    except (KeyError, TypeError) as error:
+        raise EngineFailed(f"The engine's reading of its answer cannot be read: {error}.") from error
 
 
 def parse_max_model_len(status: int, body: bytes) -> int | None:
@@ -198,12 +264,18 @@ def failure(status: int, body: bytes) -> EverturnError:
     except EngineFailed:
         document = {}
     words = _engine_words(document)
+    error = document.get("error")
+    named = error if isinstance(error, Mapping) else {}
     if status == HTTPStatus.CONFLICT:
-        error = document.get("error")
-        named = error if isinstance(error, Mapping) else {}
         return RevisionMismatch(
             str(named.get("wanted")), str(named.get("measured")), tuple(named.get("differing_fields") or ())
         )
+    if (
+        status in NOT_TAKEN
+        and named.get("type") == "invalid_request"
+        and named.get("param") in NAMED_BY_CLIENTS
+    ):
+        return InvalidInput(f"{words}.", named["param"], NAMED_BY_CLIENTS[named["param"]])
     if status in NOT_TAKEN:
         return InvalidInput(f"The engine does not take this prompt: {words}.", "input", "invalid_prompt")
     return EngineFailed(f"The engine answered {status}: {words}.")

@@ -9,7 +9,7 @@ from service.api.app import now
 from service.domain.artifact import RefusalReason
 from service.domain.events import AttemptFailed, ConversationId, KvRefused, TurnCompleted, TurnFailed, TurnId
 from tests.api.stack import TENANT, Stack, deltas, eventually, names, running_stack
-from tests.engines.simulated import render
+from tests.engines.simulated_text import render
 from tests.flows.orphans import fail_as_orphan
 
 

@@ -9,7 +9,7 @@ from sqlalchemy import func, select
 
 from service.store.tables import events
 from tests.api.stack import Stack, eventually
-from tests.engines.simulated import render
+from tests.engines.simulated_text import render
 
 HELLO = [{"role": "user", "content": "hello"}]
 

@@ -7,7 +7,7 @@ from openai import NotFoundError
 
 from service.domain.events import ConversationDeleted, ItemDeleted
 from tests.api.stack import Stack, eventually
-from tests.engines.simulated import render
+from tests.engines.simulated_text import render
 
 
 def said(*lines: tuple[str, str]) -> tuple[int, ...]:

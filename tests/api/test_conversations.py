@@ -1,7 +1,7 @@
 """Conversations and responses as they are read back."""
 
 from tests.api.stack import Stack
-from tests.engines.simulated import render
+from tests.engines.simulated_text import render
 
 
 def test_a_conversation_reads_back_as_it_was_made(shared_stack: Stack) -> None:

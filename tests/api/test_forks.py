@@ -7,7 +7,7 @@ from openai import NotFoundError
 
 from service.domain.events import TurnCompleted
 from tests.api.stack import TENANT, Stack
-from tests.engines.simulated import ASSISTANT, STOP, USER, letter
+from tests.engines.simulated_text import ASSISTANT, STOP, USER, letter
 
 
 def said(stack: Stack, conversation: str) -> list[tuple[str, str]]:

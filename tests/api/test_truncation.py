@@ -4,7 +4,8 @@ import httpx
 import pytest
 
 from tests.api.stack import Stack
-from tests.engines.simulated import BLOCK, SimulatedEngine, render
+from tests.engines.simulated import BLOCK, SimulatedEngine
+from tests.engines.simulated_text import render
 
 CONTEXT = 120
 ANSWER = 8

@@ -7,7 +7,8 @@ from sqlalchemy import text
 from service.domain.events import KvRefused, TenantId, TurnCompleted
 from service.engine.protocol import cache_salt
 from tests.api.stack import TENANT, Stack, eventually, running_stack
-from tests.engines.simulated import ASSISTANT, STOP, USER, SimulatedEngine, letter, render, states_of
+from tests.engines.simulated import SimulatedEngine, states_of
+from tests.engines.simulated_text import ASSISTANT, STOP, USER, letter, render
 
 
 def test_the_first_turn_is_cold_and_says_so(stack: Stack) -> None:

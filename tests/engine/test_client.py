@@ -14,7 +14,8 @@ from service.domain.evidence import KvRequest
 from service.domain.plan import Engine, EngineRole, EngineState
 from service.engine import client
 from service.engine.protocol import GenerateSpec, RenderMode
-from tests.engines.simulated import STOP, SimulatedEngine, render
+from tests.engines.simulated import SimulatedEngine
+from tests.engines.simulated_text import STOP, render
 
 
 @pytest.fixture

@@ -130,7 +130,7 @@ def test_a_stream_that_gives_up_is_a_failure_of_the_engine(data: str) -> None:
 
 def test_a_render_says_which_messages_are_carried() -> None:
     items = [Item(id=ItemId("msg_1"), role=Role.USER, text="hi")]
-    assert protocol.build_render(items, Carried(messages=1, last_token=4)) == {
+    assert protocol.build_render(items, Carried(items=1, last_token=4)) == {
         "messages": [{"role": "user", "content": "hi"}],
         "carried": {"messages": 1, "last_token": 4},
     }

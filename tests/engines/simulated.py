@@ -31,10 +31,8 @@ from service.domain.evidence import (
 )
 from service.domain.revision import Descriptor, KvIdentity, TextIdentity, differing_fields
 from tests.engines.http_server import HttpServer
+from tests.engines.simulated_text import FIRST_LETTER, STOP, form, letters, parse, render
 
-SYSTEM, USER, ASSISTANT, STOP = 1, 2, 3, 4
-ROLES = {"system": SYSTEM, "user": USER, "assistant": ASSISTANT}
-FIRST_LETTER = 10
 FIRST_WORD = 0x200000
 """Above all letters: what is generated is never what the same text would be encoded to."""
 WORDS = ("amber", "birch", "cedar", "delta", "ember", "frost", "grove", "haven", "inlet", "jade")
@@ -116,6 +114,12 @@ class Faults:
     evidence: dict[str, Any] = field(default_factory=dict)
     """Fields of the evidence to report otherwise."""
     max_model_len: int = 100_000
+    says: list[str] = field(default_factory=list)
+    """What it answers, one after the other, in place of its words."""
+    reasons: bool = False
+    """Its answers may begin with reasoning, and it has a parser for that."""
+    no_tools: bool = False
+    """Its template takes none."""
 
 
 class SimulatedEngine:
@@ -150,6 +154,7 @@ class SimulatedEngine:
                 routes=[
                     Route("/everturn/identity", self._identity),
                     Route("/everturn/render", self._render, methods=["POST"]),
+                    Route("/everturn/parse", self._parse, methods=["POST"]),
                     Route("/everturn/attempts/{attempt}", self._attempt),
                     Route("/inference/v1/generate", self._generate, methods=["POST"]),
                 ]
@@ -187,6 +192,8 @@ class SimulatedEngine:
         return self._answer(self.computed_under(model), prompt, states)
 
     def _answer(self, own: Descriptor, prompt: Sequence[int], states: Sequence[bytes]) -> list[int]:
+        if self.faults.says:
+            return [*letters(self.faults.says.pop(0)), STOP]
         state, output = states_of(own, prompt, states)[-1], list[int]()
         for _ in range(ANSWER_WORDS):
             output.append(FIRST_WORD + state[0] % len(WORDS))
@@ -211,13 +218,21 @@ class SimulatedEngine:
         body = await request.json()
         if (mismatch := self._mismatch(request, body)) is not None:
             return mismatch
-        carried = body["carried"]
+        carried, tools = body["carried"], body.get("tools", ())
+        if tools and self.faults.no_tools:
+            error = {"type": "invalid_request", "message": "The template takes no tools.", "param": "tools"}
+            return JSONResponse({"error": error}, status_code=400)
         if carried is None or self.faults.full_render:
-            ids, mode = render(body["messages"]), "full"
+            ids, mode = render(body["messages"], tools), "full"
         else:
             closing = [] if carried["last_token"] == STOP else [STOP]
             ids, mode = [*closing, *render(body["messages"][carried["messages"] :])], "delta"
-        return JSONResponse({"token_ids": ids, "mode": mode, "reason": "simulated"})
+        shape = form(body, reasons=self.faults.reasons)
+        return JSONResponse({"token_ids": ids, "mode": mode, "reason": "simulated", "form": shape})
+
+    async def _parse(self, request: Request) -> Response:
+        body = await request.json()
+        return self._mismatch(request, body) or JSONResponse(parse(body))
 
     async def _attempt(self, request: Request) -> Response:
         attempt = request.path_params["attempt"]
@@ -412,20 +427,10 @@ def _next(own: Descriptor, state: bytes, token: int) -> bytes:
     return sha256(f"{own.kv.weights} {own.kv.adapter} {token} ".encode() + state).digest()
 
 
-def render(messages: Sequence[dict[str, str]]) -> list[int]:
-    """With the start of the answer last."""
-    ids = [i for m in messages for i in (ROLES[m["role"]], *map(letter, m["content"]), STOP)]
-    return [*ids, ASSISTANT]
-
-
-def letter(character: str) -> int:
-    return FIRST_LETTER + ord(character)
-
-
 def text_of(token: int) -> str:
     if token >= FIRST_WORD:
         return f"{WORDS[token - FIRST_WORD]} "
-    return "" if token <= STOP else chr(token - FIRST_LETTER)
+    return "" if token < FIRST_LETTER else chr(token - FIRST_LETTER)
 
 
 def _choice(tokens: Sequence[int], finish_reason: str | None, asked: int | None = None) -> dict[str, Any]:
