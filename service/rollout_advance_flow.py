@@ -10,9 +10,9 @@ from service import shift_flow
 from service.domain.errors import VersionConflict
 from service.domain.events import OnUpgrade
 from service.domain.head import Head
-from service.domain.plan import EngineRole, EngineState, RebuildQueue
+from service.domain.plan import RebuildQueue, pick_decode, pick_prefill
 from service.domain.revision import same_text
-from service.domain.rollout import Facts, Rollout, Waiting, next_move
+from service.domain.rollout import Facts, Rollout, Waiting, held_back, next_move
 from service.domain.rollout_events import RolloutId, RolloutState
 from service.store import artifacts, fleet, heads, rebuilds, rollout_facts, rollouts
 from service.store.rollout_facts import Candidate, Warmth
@@ -48,7 +48,7 @@ def advance(
     if standing is None or standing.ended_at is not None:
         return []
     rung: list[str] = []
-    if standing.rollout.state is RolloutState.WARMING:
+    if standing.rollout.state is RolloutState.WARMING and not _held_back(conn, standing, now):
         rung = _warm(conn, standing, now=now, new_id=new_id, rebuild_min_tokens=rebuild_min_tokens)
     move = next_move(standing.rollout, look(conn, standing, now))
     if isinstance(move, Waiting):
@@ -70,13 +70,17 @@ def progress(conn: Connection, rollout: RolloutId, now: datetime) -> Progress:
     )
 
 
+def _held_back(conn: Connection, standing: Standing, now: datetime) -> bool:
+    """Without a look where the strategy asks for none."""
+    if standing.rollout.strategy.max_engine_load is None:
+        return False
+    return held_back(standing.rollout, look(conn, standing, now)) is not None
+
+
 def look(conn: Connection, standing: Standing, now: datetime) -> Facts:
     rollout = standing.rollout
-    serving = [
-        engine
-        for engine in fleet.live_engines(conn, {rollout.target})
-        if engine.state is EngineState.READY and engine.role is not EngineRole.PREFILL
-    ]
+    engines = fleet.live_engines(conn, {rollout.target})
+    rebuilder = pick_prefill(engines, rollout.target)
     needed = rollout_facts.needed(conn, but=rollout.alias)
     kept = {rollout.target}.union(*needed.values())
     warmth = rollout_facts.warmth(conn, rollout.id)
@@ -84,7 +88,8 @@ def look(conn: Connection, standing: Standing, now: datetime) -> Facts:
     return Facts(
         now=now,
         since=standing.since,
-        serving=bool(serving),
+        serving=pick_decode(engines, rollout.target) is not None,
+        least_load=None if rebuilder is None else rebuilder.load,
         warming=warmth.waiting + warmth.running,
         troubles=rollout_facts.troubles(
             conn, rollout.target, since=standing.counted_from, since_time=standing.counted_since
@@ -128,7 +133,7 @@ def _warm(
 def _ask_for(
     conn: Connection, rollout: Rollout, candidate: Candidate, head: Head, *, rebuild: str
 ) -> str | None:
-    """None where another rollout is warming the conversation at this moment."""
+    """None where a turn or another rollout has it rebuilt at this moment."""
     assert head.last is not None  # noqa: S101 it would have been skipped
     try:
         with conn.begin_nested():
@@ -146,7 +151,7 @@ def _ask_for(
                 rollout=rollout.id,
             )
     except VersionConflict:
-        rollout_facts.skip(conn, rollout.id, candidate.place, "another rollout warms it")
+        rollout_facts.skip(conn, rollout.id, candidate.place, "it is being rebuilt already")
         return None
     rollout_facts.warm_by(conn, rollout.id, candidate.place, rebuild=rebuild, tokens=head.window_tokens)
     return rebuild

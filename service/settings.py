@@ -23,6 +23,8 @@ class Settings(BaseSettings):
     engine_hosts: tuple[str, ...] = ("127.0.0.1", "::1", "localhost")
     """Hosts that an engine may be registered at: the service sends conversations there."""
     engine_lease_s: float = Field(default=10, gt=0)
+    canary_required: bool = False
+    """Whether an engine may only register with an answer to the canary."""
     engine_silence_s: float = Field(default=120, gt=0)
     """Longest time without a byte from an engine before an attempt is given up."""
     turn_lease_s: float = Field(default=15, gt=0)

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
+from service.domain.canary import compared_tokens
 from service.domain.errors import InvalidInput
 from service.domain.plan import EngineRole
 from service.domain.revision import RevisionDigest, parse_digest
@@ -34,6 +35,8 @@ class EngineOptions:
     """A folder, or s3://BUCKET/PREFIX."""
     run_dir: Path
     expect: RevisionDigest | None
+    canary: str | None = None
+    """off, exact or prefix:N; None: by what the engine computes in."""
     paranoid: bool = False
     """Read every byte of weights again, whatever is known of them."""
     zygote: Path | None
@@ -90,6 +93,7 @@ class EngineOptions:
             store=_store_address(given.store),
             run_dir=given.run_dir.absolute(),
             expect=None if given.expect is None else parse_digest(given.expect, "--expect"),
+            canary=_canary(given.canary),
             paranoid=given.paranoid,
             zygote=None if given.zygote is None else given.zygote.absolute(),
             threads=given.threads,
@@ -176,6 +180,11 @@ def _parser() -> argparse.ArgumentParser:
     )
     add("--expect", help="revision digest: refuse to serve anything else")
     add(
+        "--canary",
+        metavar="off|exact|prefix:N",
+        help="how much of its answer to fixed words must be its revision's (default: exact in float32, else prefix:4)",
+    )
+    add(
         "--paranoid",
         action="store_true",
         help="hash every byte of the weights, also of files known by their times",
@@ -195,6 +204,14 @@ def _store_address(given: str) -> str:
         return full_address(given)
     except InvalidInput as error:
         raise InvalidInput(f"--store {error}", "--store") from error
+
+
+def _canary(given: str | None) -> str | None:
+    try:
+        compared_tokens(given, "")
+    except InvalidInput as error:
+        raise InvalidInput(f"--canary {error}", "--canary") from error
+    return given
 
 
 def _named_folder(text: str) -> tuple[str, Path]:

@@ -10,8 +10,10 @@ import httpx
 
 from service.domain.adapter import Adapter
 from service.domain.artifact import BootId
+from service.domain.canary import Generation
 from service.domain.contract import Contract, ContractId
 from service.domain.errors import (
+    CanaryDiffers,
     Conflict,
     EverturnError,
     Forbidden,
@@ -27,6 +29,21 @@ TIMEOUT_S = 3.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Canary:
+    """What the engine answered, and how many tokens of that are to be compared."""
+
+    generation: Generation
+    compared: int
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "prompt": list(self.generation.prompt),
+            "answer": list(self.generation.answer),
+            "compared": self.compared,
+        }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Registration:
     """What an engine measured of itself, and where it serves."""
 
@@ -35,15 +52,17 @@ class Registration:
     role: EngineRole
     descriptor: Descriptor
     expected_revision: RevisionDigest | None
+    canary: Canary | None = None
 
     def to_json(self) -> dict[str, Any]:
         expected = {} if self.expected_revision is None else {"expected_revision": self.expected_revision}
+        canary = {} if self.canary is None else {"canary": self.canary.to_json()}
         return {
             "boot": self.boot,
             "address": self.address,
             "role": self.role,
             "descriptor": self.descriptor.to_json(),
-        } | expected
+        } | (expected | canary)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -169,11 +188,18 @@ def _refusal(answer: httpx.Response, path: str) -> EverturnError:
         case 404:
             return NotFound("resource", path)
         case 409:
-            return Conflict(text)
+            return CanaryDiffers(text) if _code(answer) == "canary_differs" else Conflict(text)
         case status if status >= 500 or status == 429:  # noqa: PLR2004 as HTTP names them
             return Unavailable(text)
         case _:
             return InvalidInput(text)
+
+
+def _code(answer: httpx.Response) -> str | None:
+    try:
+        return str(answer.json()["error"]["code"])
+    except (ValueError, KeyError, TypeError):
+        return None
 
 
 def _message(answer: httpx.Response) -> str:

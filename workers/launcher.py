@@ -1,6 +1,7 @@
 """`python -m workers.launcher`: starts one vLLM engine, registers what it measured of itself, and drains it at the end.
 
-Exit status: 0 stopped as asked, 1 the engine failed, 2 something given is wrong, 3 it is not the expected revision.
+Exit status: 0 stopped as asked, 1 the engine failed, 2 something given is wrong, 3 it is not the expected revision, or does not answer
+as engines of its revision do.
 """
 
 import logging
@@ -17,7 +18,9 @@ from uuid import uuid4
 import httpx
 
 from service.domain.artifact import BootId
+from service.domain.canary import compared_tokens
 from service.domain.errors import (
+    CanaryDiffers,
     Conflict,
     EngineFailed,
     EverturnError,
@@ -28,11 +31,12 @@ from service.domain.errors import (
     Unavailable,
 )
 from service.domain.revision import differing_fields
+from workers import canary
 from workers.checkpoint_check import require_whole
 from workers.child import Child, Program, Watched
 from workers.engine_options import EngineOptions
 from workers.engine_probe import EngineProbe, Health, Identity
-from workers.fleet_client import FleetClient, Registration
+from workers.fleet_client import Canary, FleetClient, Registration
 from workers.kv_connector.weights import weights_digest
 from workers.membership import Membership, Served
 from workers.vllm_command import PROGRAM, built_for_cpus, vllm_command, with_private_adapters
@@ -46,6 +50,7 @@ POLL_S = 0.1
 QUIET_S = 2.0
 REMIND_S = 10.0
 IDENTITY_WAIT_S = 60.0
+CANARY_WAIT_S = 300.0
 IDLE_BEFORE_STOP_S = 1.0
 """A turn may have been pinned just before the drain, and its request may still be on its way."""
 
@@ -71,6 +76,7 @@ class Launcher:
         """`weights` is their digest as they stand before vLLM loads them."""
         self._options = options
         self._stop = stop
+        self._http = http
         self._probe = EngineProbe(http=http, address=options.local_address)
         self._fleet = FleetClient(http=http, api=options.api, key_file=options.key_file)
         self._boot = BootId(f"boot_{uuid4().hex}")
@@ -87,7 +93,8 @@ class Launcher:
             self._wait(self._probe.require_up, "loading the model", self._options.start_timeout_s)
             identity = self._measured()
             self._require_expected(identity)
-            membership = Membership(self._fleet, self._registration(identity), self._adapters(identity))
+            registration = self._registration(identity, self._canary(identity))
+            membership = Membership(self._fleet, registration, self._adapters(identity))
             try:
                 self._serve(membership)
                 self._drain(membership)
@@ -161,13 +168,25 @@ class Launcher:
             differing = ()
         raise RevisionMismatch(wanted, measured.digest, differing)
 
-    def _registration(self, identity: Identity) -> Registration:
+    def _canary(self, identity: Identity) -> Canary | None:
+        compared = compared_tokens(self._options.canary, identity.descriptor.kv.compute_dtype)
+        if compared is None:
+            log.warning("%s answers no canary: --canary is off", self._options.name)
+            return None
+        limit_s = min(CANARY_WAIT_S, self._options.start_timeout_s)
+        generation = self._wait(
+            lambda: canary.ask(self._http, self._options.local_address), "answering the canary", limit_s
+        )
+        return Canary(generation=generation, compared=compared)
+
+    def _registration(self, identity: Identity, answered: Canary | None) -> Registration:
         return Registration(
             boot=identity.boot,
             address=self._options.address,
             role=self._options.role,
             descriptor=identity.descriptor,
             expected_revision=self._options.expect,
+            canary=answered,
         )
 
     def _adapters(self, identity: Identity) -> Served:
@@ -236,7 +255,7 @@ def launch(argv: Sequence[str]) -> int:
             Launcher(options, http, stop, weights=weights).run()
     except Stopped:
         log.info("%s: stopped before it served", name)
-    except RevisionMismatch as error:
+    except (RevisionMismatch, CanaryDiffers) as error:
         return _fail(name, error, 3)
     except EngineFailed as error:
         return _fail(name, error, 1)

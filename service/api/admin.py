@@ -1,28 +1,31 @@
 """`/admin`: revisions, aliases and engines, for those who hold an operator's key."""
 
 from dataclasses import asdict
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from fastapi import APIRouter
+from fastapi import APIRouter, Query
 from pydantic import Field
+from sqlalchemy import Connection
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
-from service import rollout_flow
+from service import canary_flow, rollout_flow
 from service.api.body import StrictBody, parse, read_object
 from service.api.schemas import Policy
 from service.api.wiring import Operator, ServiceOf
 from service.domain.adapter import parse_adapters
 from service.domain.artifact import BootId
-from service.domain.errors import NotFound
+from service.domain.canary import TOKENS, CanaryFailed, Generation
+from service.domain.errors import CanaryDiffers, InvalidInput, NotFound
 from service.domain.events import ConversationId, OnUpgrade
 from service.domain.plan import Engine, EngineRole
 from service.domain.revision import Descriptor, RevisionDigest, parse_digest
 from service.shift_flow import KeepPolicy
-from service.store import adapters, artifacts, fleet
+from service.store import adapters, artifacts, canaries, fleet
 
 router = APIRouter(prefix="/admin")
 
+TokenId = Annotated[int, Field(ge=0, lt=2**32)]
 BOOT_FORM = r"^boot_[0-9A-Za-z]{1,64}$"
 
 
@@ -38,12 +41,21 @@ class AliasBody(StrictBody):
     force: bool = False
 
 
+class CanaryBody(StrictBody):
+    """The engine's answer to `service.domain.canary.MESSAGES`, and how many tokens of it are to be compared."""
+
+    prompt: list[TokenId] = Field(min_length=1, max_length=4096)
+    answer: list[TokenId] = Field(min_length=TOKENS, max_length=TOKENS)
+    compared: int = Field(ge=1, le=TOKENS)
+
+
 class EngineBody(StrictBody):
     boot: str = Field(pattern=BOOT_FORM)
     address: str
     role: Literal["both", "prefill", "decode"]
     descriptor: dict[str, Any]
     expected_revision: str | None = None
+    canary: CanaryBody | None = None
 
 
 class AdaptersBody(StrictBody):
@@ -122,16 +134,68 @@ async def register_engine(request: Request, service: ServiceOf, _: Operator) -> 
         expected=None if expected is None else parse_digest(expected, "expected_revision"),
     )
     settings = service.settings
-    revision: RevisionDigest = await service.database.run(
-        lambda conn: rollout_flow.register_engine(
-            conn,
-            engine,
-            allowed_hosts=frozenset(settings.engine_hosts),
-            lease_s=settings.engine_lease_s,
-            now=service.clock(),
+    run = _canary_run(body.canary, required=settings.canary_required)
+
+    hosts, measured = frozenset(settings.engine_hosts), engine.descriptor.digest
+    rollout_flow.check_address(engine.address, hosts)
+
+    def registered(conn: Connection) -> RevisionDigest | CanaryFailed:
+        now = service.clock()
+        if run is not None and engine.expected in (None, measured):
+            failed = canary_flow.judge(conn, measured, run, boot=engine.boot, address=engine.address, now=now)
+            if failed is not None:
+                return failed
+        return rollout_flow.register_engine(
+            conn, engine, allowed_hosts=hosts, lease_s=settings.engine_lease_s, now=now
         )
+
+    outcome = await service.database.run(registered)
+    if isinstance(outcome, CanaryFailed):
+        # Raised after the commit, so that the failure is on record.
+        raise CanaryDiffers(canary_flow.words(outcome))
+    return {"boot": engine.boot, "revision": outcome, "lease_s": settings.engine_lease_s}
+
+
+def _canary_run(body: CanaryBody | None, *, required: bool) -> canary_flow.Run | None:
+    if body is None:
+        if required:
+            raise InvalidInput(
+                "'canary' is missing, and EVERTURN_CANARY_REQUIRED is set: start the engine without --canary off.",
+                "canary",
+            )
+        return None
+    generation = Generation(prompt=tuple(body.prompt), answer=tuple(body.answer))
+    return canary_flow.Run(generation=generation, compared=body.compared)
+
+
+@router.get("/revisions/{digest}/canary")
+async def read_canary(digest: str, service: ServiceOf, _: Operator) -> dict[str, Any]:
+    """What engines of the revision must answer, and the last of those that did not."""
+    revision = parse_digest(digest)
+    golden, failures = await service.database.run(
+        lambda conn: (canaries.find_golden(conn, revision), canaries.failures(conn, revision))
     )
-    return {"boot": engine.boot, "revision": revision, "lease_s": settings.engine_lease_s}
+    return {
+        "revision": revision,
+        "recorded": None if golden is None else asdict(golden),
+        "failures": [asdict(failed) for failed in failures],
+    }
+
+
+@router.delete("/revisions/{digest}/canary")
+async def forget_canary(
+    digest: str,
+    service: ServiceOf,
+    principal: Operator,
+    *,
+    reason: Annotated[str, Query(max_length=1000)] = "",
+) -> dict[str, Any]:
+    """The next engine of the revision records its answer anew."""
+    revision, by = parse_digest(digest), principal.key_id
+    await service.database.run(
+        lambda conn: canary_flow.forget(conn, revision, by=by, reason=reason, now=service.clock())
+    )
+    return {"revision": revision, "recorded": None}
 
 
 @router.post("/engines/{boot}/heartbeat")

@@ -14,6 +14,7 @@ from starlette.responses import JSONResponse
 
 from service.api.rate_limit import refused_headers
 from service.domain.errors import (
+    CanaryDiffers,
     Conflict,
     ConversationLocked,
     EnginePinned,
@@ -49,6 +50,7 @@ TABLE: tuple[tuple[type[Exception], Shape], ...] = (
     (HeadMoved, Shape(status=412, code="precondition_failed")),
     (RevisionMismatch, Shape(status=409, code="revision_mismatch")),
     (EnginePinned, Shape(status=409, code="conversations_pinned")),
+    (CanaryDiffers, Shape(status=409, code="canary_differs")),
     (Conflict, Shape(status=409, code="conflict")),
     (Unavailable, Shape(status=503, type="server_error", code="unavailable")),
     (DataError, Shape(status=400, code="invalid_value")),

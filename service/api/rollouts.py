@@ -35,6 +35,7 @@ class LimitsBody(StrictBody):
     refusals: int = 5
     failed_attempts: int = 5
     failed_rebuilds: int = 5
+    failed_canaries: int = 0
 
 
 class RolloutBody(StrictBody):
@@ -43,6 +44,7 @@ class RolloutBody(StrictBody):
     from_: str | None = Field(default=None, alias="from")
     warm: int = 0
     warm_tokens_per_s: int | None = None
+    max_engine_load: int | None = None
     shift: list[int] = Field(default=[100], max_length=100)
     hold_s: int | list[int] = 0
     drain: Literal["never", "unpinned", "always"] = "unpinned"
@@ -180,6 +182,7 @@ def _strategy(body: RolloutBody) -> Strategy:
         ),
         drain=Drain(body.drain),
         limits=Limits(**body.limits.model_dump()),
+        max_engine_load=body.max_engine_load,
     )
 
 

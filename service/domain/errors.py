@@ -15,6 +15,7 @@ EverturnError
 │   ├── VersionConflict     the stream moved under an append
 │   ├── EngineRetired       an operator took this engine process out of the fleet
 │   ├── EnginePinned        conversations may go on nowhere else than on this engine
+│   ├── CanaryDiffers       an engine does not answer as the first one of its revision did
 │   ├── FenceLost           another attempt or worker took over
 │   └── RevisionMismatch    an engine is not the revision that was asked of it
 ├── Unavailable             nothing wrong with the request; try again later
@@ -107,6 +108,9 @@ class EnginePinned(Conflict):
             f"{len(self.conversations)} conversations are stay_strict, and {self.boot} is the last ready engine of their "
             f"revision: {', '.join(self.shown)}{more}. With force=true it goes, and their turns are refused."
         )
+
+
+class CanaryDiffers(Conflict): ...
 
 
 class FenceLost(Conflict): ...

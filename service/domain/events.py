@@ -6,6 +6,7 @@ from enum import StrEnum
 from typing import ClassVar, NewType
 
 from service.domain.artifact import ArtifactId, BootId
+from service.domain.canary import CanaryFailed, CanaryForgotten, CanaryRecorded
 from service.domain.contract import ContractId
 from service.domain.evidence import Loaded, Refusal
 from service.domain.fleet_events import (
@@ -415,6 +416,9 @@ FleetEvent = (
     | AdapterWithdrawn
     | ContractApproved
     | ContractRevoked
+    | CanaryRecorded
+    | CanaryFailed
+    | CanaryForgotten
     | RolloutStarted
     | RolloutMove
 )

@@ -112,6 +112,7 @@ class Troubles:
     """Of KV, for another reason than that it is of another revision."""
     failed_attempts: int = 0
     failed_rebuilds: int = 0
+    failed_canaries: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -123,6 +124,8 @@ class Facts:
     """Whether a ready engine decodes under the target."""
     warming: int
     """Conversations still to be warmed, or being warmed."""
+    least_load: int | None
+    """Attempts on the least loaded engine that can prefill for the target; None where there is none."""
     troubles: Troubles
     strict: int
     """Conversations that are `stay_strict` on the source."""
@@ -168,7 +171,10 @@ def check_strategy(strategy: Strategy) -> None:
     if strategy.warm_tokens_per_s is not None and strategy.warm_tokens_per_s < 1:
         raise InvalidInput("'warm_tokens_per_s' must be at least 1, or left out.", "warm_tokens_per_s")
     limits = strategy.limits
-    if min(limits.refusals, limits.failed_attempts, limits.failed_rebuilds) < 0:
+    if strategy.max_engine_load is not None and strategy.max_engine_load < 0:
+        raise InvalidInput("'max_engine_load' must be at least 0 attempts, or left out.", "max_engine_load")
+    counts = (limits.refusals, limits.failed_attempts, limits.failed_rebuilds, limits.failed_canaries)
+    if min(counts) < 0:
         raise InvalidInput("The limits at which a rollout pauses must not be negative.", "limits")
 
 
@@ -245,7 +251,9 @@ def _towards_shift(rollout: Rollout, facts: Facts) -> RolloutMove | Waiting:
     if rollout.state is _PLANNED and rollout.strategy.warm > 0:
         return _stepped(rollout, _WARMING, 0, f"warm up to {rollout.strategy.warm} conversations")
     if rollout.state is _WARMING and facts.warming > 0:
-        return Waiting(reason=f"{facts.warming} conversations are still to be warmed")
+        held = held_back(rollout, facts)
+        left = f"{facts.warming} conversations are still to be warmed"
+        return Waiting(reason=left if held is None else f"{left}; held back: {held}")
     if rollout.state is _SHIFTING and (waiting := _held(rollout, facts)) is not None:
         return waiting
     percent = next(share.percent for share in rollout.strategy.shift if share.percent > rollout.percent)
@@ -258,12 +266,21 @@ def _after_drain(rollout: Rollout, facts: Facts) -> RolloutMove | Waiting:
     return RolloutDone(rollout=rollout.id, by=ITSELF, reason="the engines of before have drained")
 
 
+def held_back(rollout: Rollout, facts: Facts) -> str | None:
+    """Why nothing more is to be warmed at this moment."""
+    most = rollout.strategy.max_engine_load
+    if most is None or facts.least_load is None or facts.least_load <= most:
+        return None
+    return f"the least loaded engine of {rollout.target} runs {facts.least_load} attempts, more than {most}"
+
+
 def passed_limit(strategy: Strategy, troubles: Troubles) -> str | None:
     """Which number passed which limit."""
     for what, count, limit in (
         ("refusals of KV", troubles.refusals, strategy.limits.refusals),
         ("failed attempts", troubles.failed_attempts, strategy.limits.failed_attempts),
         ("failed rebuilds", troubles.failed_rebuilds, strategy.limits.failed_rebuilds),
+        ("failed canaries", troubles.failed_canaries, strategy.limits.failed_canaries),
     ):
         if count > limit:
             return f"{count} {what} on the target, more than the limit of {limit}"

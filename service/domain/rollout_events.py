@@ -48,6 +48,8 @@ class Limits:
     refusals: int
     failed_attempts: int
     failed_rebuilds: int
+    failed_canaries: int = 0
+    """Engines of the target that did not answer as its first one did."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,6 +62,8 @@ class Strategy:
     """Rising to 100 percent."""
     drain: Drain
     limits: Limits
+    max_engine_load: int | None = None
+    """Warm-ups are held back while every engine that could do them runs more attempts than that; None never does."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

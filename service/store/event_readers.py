@@ -4,6 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 from service.domain.artifact import BootId
+from service.domain.canary import CanaryFailed, CanaryForgotten, CanaryRecorded
 from service.domain.contract import Contract
 from service.domain.events import (
     AliasMoved,
@@ -138,6 +139,10 @@ def _turn_scored(d: Json) -> TurnScored:
     return TurnScored(**d | {SCORES: scores})
 
 
+def _canary_recorded(d: Json) -> CanaryRecorded:
+    return CanaryRecorded(**d | {part: tuple(d[part]) for part in ("prompt", "answer")})
+
+
 def _rollout_started(d: Json) -> RolloutStarted:
     given = d["strategy"]
     strategy = Strategy(
@@ -215,7 +220,11 @@ READERS: dict[tuple[str, int], Callable[[Json], Event]] = {
     (AdapterWithdrawn.name, 1): lambda d: AdapterWithdrawn(**d),
     (ContractApproved.name, 1): _contract_approved,
     (ContractRevoked.name, 1): lambda d: ContractRevoked(**d),
+    (CanaryRecorded.name, 1): _canary_recorded,
+    (CanaryFailed.name, 1): lambda d: CanaryFailed(**d),
+    (CanaryForgotten.name, 1): lambda d: CanaryForgotten(**d),
     (RolloutStarted.name, 1): _rollout_started,
+    (RolloutStarted.name, 2): _rollout_started,
     (RolloutStepped.name, 1): _rollout_stepped,
     (RolloutPaused.name, 1): lambda d: RolloutPaused(**d),
     (RolloutResumed.name, 1): lambda d: RolloutResumed(**d),

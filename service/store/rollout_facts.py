@@ -37,7 +37,11 @@ TROUBLES = text("""
         SELECT count(*) FROM rebuilds
         WHERE state = 'failed' AND revision = :target AND finished_at > :since_time
             AND reason NOT LIKE 'cancelled by %'
-    ) AS failed_rebuilds
+    ) AS failed_rebuilds, (
+        SELECT count(*) FROM events
+        WHERE tenant_id = 'fleet' AND stream = 'canary/' || :target AND type = 'canary.failed'
+            AND position > :since
+    ) AS failed_canaries
 """)
 
 RECENT = text("""
@@ -117,7 +121,10 @@ class Candidate:
 def troubles(conn: Connection, target: RevisionDigest, *, since: int, since_time: object) -> Troubles:
     row = conn.execute(TROUBLES, {"since": since, "target": target, "since_time": since_time}).one()
     return Troubles(
-        refusals=row.refusals, failed_attempts=row.failed_attempts, failed_rebuilds=row.failed_rebuilds
+        refusals=row.refusals,
+        failed_attempts=row.failed_attempts,
+        failed_rebuilds=row.failed_rebuilds,
+        failed_canaries=row.failed_canaries,
     )
 
 

@@ -67,9 +67,20 @@ def _describe_start(start: argparse.ArgumentParser) -> None:
     start.add_argument(
         "--drain", choices=("never", "unpinned", "always"), default="unpinned", help="the engines of before"
     )
-    for what in ("refusals", "failed-attempts", "failed-rebuilds"):
+    start.add_argument(
+        "--max-engine-load",
+        type=int,
+        metavar="N",
+        help="warm nothing while all engines of TO run more than N attempts",
+    )
+    for what, most in (
+        ("refusals", 5),
+        ("failed-attempts", 5),
+        ("failed-rebuilds", 5),
+        ("failed-canaries", 0),
+    ):
         start.add_argument(
-            f"--max-{what}", type=int, default=5, metavar="N", help="pause by itself beyond that"
+            f"--max-{what}", type=int, default=most, metavar="N", help="pause by itself beyond that"
         )
     start.add_argument("--reason", default="", help="for the record")
     start.add_argument("--by", help="who does it (default: the key's id)")
@@ -91,10 +102,16 @@ def _start(given: argparse.Namespace) -> int:
             "refusals": given.max_refusals,
             "failed_attempts": given.max_failed_attempts,
             "failed_rebuilds": given.max_failed_rebuilds,
+            "failed_canaries": given.max_failed_canaries,
         },
         "reason": given.reason,
     }
-    optional = {"from": given.source, "warm_tokens_per_s": given.tokens_per_s, "by": given.by}
+    optional = {
+        "from": given.source,
+        "warm_tokens_per_s": given.tokens_per_s,
+        "max_engine_load": given.max_engine_load,
+        "by": given.by,
+    }
     wanted |= {name: value for name, value in optional.items() if value is not None}
     print(_asked(given, lambda client: client.start_rollout(wanted))["rollout"])
     return 0

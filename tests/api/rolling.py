@@ -9,7 +9,7 @@ from tests.api.stack import Stack, eventually
 from workers.rollouts import advance_rollouts
 
 BEAT_S = 0.05
-CALM = {"refusals": 0, "failed_attempts": 0, "failed_rebuilds": 0}
+CALM = {"refusals": 0, "failed_attempts": 0, "failed_rebuilds": 0, "failed_canaries": 0}
 
 
 def advance(stack: Stack) -> None:

@@ -40,6 +40,7 @@ CALM = Facts(
     since=NOW,
     serving=True,
     warming=0,
+    least_load=0,
     troubles=Troubles(),
     strict=0,
     shared_by=(),

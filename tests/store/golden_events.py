@@ -1,6 +1,7 @@
 """One event of each kind, as the rows in `golden/` hold it. New fields get defaults here, old rows never change."""
 
 from service.domain.artifact import ArtifactId, BootId, RefusalReason
+from service.domain.canary import CanaryFailed, CanaryForgotten, CanaryRecorded
 from service.domain.contract import Contract
 from service.domain.events import (
     AliasMoved,
@@ -208,6 +209,18 @@ GOLDEN: dict[str, Event] = {
         AdapterWithdrawn(boot=BOOT, model="legal", revision=V13),
         ContractApproved(contract=TERMS.id, terms=TERMS),
         ContractRevoked(contract=TERMS.id, by="key_01"),
+        CanaryRecorded(revision=V13, boot=BOOT, prompt=(1, 2, 49_152), answer=(0, 4_294_967_295)),
+        CanaryFailed(
+            revision=V13,
+            boot=BootId("boot_02"),
+            address="http://127.0.0.1:8002",
+            compared=16,
+            part="answer",
+            place=1,
+            expected=4_294_967_295,
+            got=None,
+        ),
+        CanaryForgotten(revision=V13, by="key_01", reason="a broken card"),
         EngineRegistered(boot=BOOT, revision=V13, address="http://127.0.0.1:8001", role="both"),
         RolloutStarted(
             rollout=ROLLOUT,

@@ -26,7 +26,8 @@ class FakeApi:
     port: int
     calls: list[Call] = field(default_factory=list)
     known: set[str] = field(default_factory=set)
-    refuse: tuple[int, str] | None = None
+    refuse: tuple[int, str] | tuple[int, str, str] | None = None
+    """Status, message and perhaps a code."""
     revisions: dict[str, Any] = field(default_factory=dict)
     engines: list[dict[str, Any]] = field(default_factory=list)
     adapters: dict[str, Any] = field(default_factory=dict)
@@ -40,8 +41,8 @@ class FakeApi:
     ) -> tuple[int, dict[str, Any]]:
         """As where conversations are pinned to every engine: it goes by force alone."""
         if self.refuse is not None:
-            status, message = self.refuse
-            return status, {"error": {"message": message}}
+            status, message, *code = self.refuse
+            return status, {"error": {"message": message, "code": code[0] if code else None}}
         match method, path.split("/")[2:]:
             case "POST", ["engines"]:
                 self.known.add(body["boot"])

@@ -43,7 +43,17 @@ class Handler(BaseHTTPRequestHandler):
             "/load": (200, {"server_load": script()["load"]}),
             "/everturn/identity": (script()["identity_status"], {"boot": own_boot()} | script()["identity"]),
         }
-        status, document = answers[self.path]
+        self._send(*answers[self.path])
+
+    def do_POST(self) -> None:
+        """The canary: its prompt, and its answer."""
+        self.rfile.read(int(self.headers["content-length"]))
+        if self.path == "/everturn/render":
+            self._send(script()["render_status"], {"token_ids": [1, 2, 3], "mode": "full", "reason": ""})
+        else:
+            self._send(200, {"choices": [{"token_ids": script()["answer"], "finish_reason": "length"}]})
+
+    def _send(self, status: int, document: dict[str, Any]) -> None:
         body = json.dumps(document).encode()
         self.send_response(status)
         self.send_header("content-length", str(len(body)))

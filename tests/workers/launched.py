@@ -16,6 +16,8 @@ from tests.domain.descriptors import V12
 
 REPOSITORY = Path(__file__).parents[2]
 PATIENCE_S = 20.0
+ANSWER = list(range(100, 116))
+"""To the canary."""
 
 
 def identity(descriptor: Descriptor = V12) -> dict[str, Any]:
@@ -35,6 +37,8 @@ class Launched:
             "complaint": "",
             "identity_status": 200,
             "identity": identity(),
+            "render_status": 200,
+            "answer": ANSWER,
         }
     )
     process: subprocess.Popen[str] | None = None

@@ -16,7 +16,7 @@ from service.domain.adapter import effective
 from stack.ports import find_free_port
 from tests.domain.descriptors import V12, V13
 from tests.workers.fake_api import FakeApi, serving
-from tests.workers.launched import REPOSITORY, Launched, gone, identity, until
+from tests.workers.launched import ANSWER, REPOSITORY, Launched, gone, identity, until
 from workers.engine_probe import TIMEOUT_S
 
 SLEEPING_ZYGOTE = Path(__file__).with_name("sleeping_engine.py")
@@ -43,6 +43,7 @@ def test_a_measured_engine_is_registered_with_the_operator_key(launched: Launche
         "address": f"http://127.0.0.1:{launched.port}",
         "role": "both",
         "descriptor": V12.to_json(),
+        "canary": {"prompt": [1, 2, 3], "answer": ANSWER, "compared": 16},
     }
 
 
