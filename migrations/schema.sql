@@ -1534,6 +1534,13 @@ CREATE INDEX ix_events_forks ON public.events USING btree (tenant_id, ((payload 
 
 
 --
+-- Name: ix_events_items_deleted; Type: INDEX; Schema: public; Owner: everturn_owner
+--
+
+CREATE INDEX ix_events_items_deleted ON public.events USING btree (tenant_id, stream, stream_version) WHERE (type = 'item.deleted'::text);
+
+
+--
 -- Name: ix_events_lasting; Type: INDEX; Schema: public; Owner: everturn_owner
 --
 

@@ -1,6 +1,6 @@
 """Conversations made, turns accepted on them, and both read back; each function is one transaction."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from functools import reduce
@@ -10,17 +10,15 @@ from sqlalchemy import Connection
 
 from service import fork_flow
 from service.domain import decide
-from service.domain.conversation import Conversation, evolve
+from service.domain.conversation import Conversation, accepted_item, evolve
 from service.domain.errors import InvalidInput, NotFound
 from service.domain.events import (
     ConversationCreated,
     ConversationEvent,
     ConversationId,
-    ItemId,
-    MessageAccepted,
+    ItemAccepted,
+    OnDisconnect,
     OnUpgrade,
-    Role,
-    Sampling,
     TenantId,
     TurnCompleted,
     TurnId,
@@ -28,55 +26,17 @@ from service.domain.events import (
 )
 from service.domain.head import Standing
 from service.domain.limits import NO_LIMITS, Limits
-from service.domain.plan import resolve_policy
-from service.domain.revision import RevisionDigest
+from service.domain.new_items import NewId, NewItem, NewMessage, NewReasoning, accept_item
 from service.domain.turn import Turn
 from service.fork_flow import ForkPoint, Opening
-from service.store import ancestry, event_store, fleet, heads, tenants, turns
+from service.store import ancestry, event_store, heads, tenants, turns
 from service.store.timeline import Recorded, read_recorded
+from service.turn_request import Beginning, TurnRequest, begin_turn, items_of, known_alias
 
-NewId = Callable[[str], str]
-"""A fresh id under the given prefix."""
-
+PREVIOUS = "previous_response_id"
 CANCELLED = "cancelled"
-"""The code of a turn that its client ended."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NewMessage:
-    role: Role
-    text: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TurnRequest:
-    """What a client asks for, its shape already checked.
-
-    With neither `conversation` nor `previous`, a conversation is made, on `alias` or else `default_alias`.
-    """
-
-    tenant: TenantId
-    tenant_policy: OnUpgrade | None
-    conversation: ConversationId | None
-    previous: TurnId | None
-    alias: str | None
-    default_alias: str
-    messages: tuple[NewMessage, ...]
-    instructions: str | None
-    on_upgrade: OnUpgrade | None
-    sampling: Sampling
-    metadata: Mapping[str, str]
-    idempotency_key: str | None
-    request_hash: str
-    limits: Limits = NO_LIMITS
-    head: int | None = None
-    """The version of the conversation that the client has seen; None where it does not matter to it."""
-    repeated: bool = False
-    """Whether the client says that it has sent this before, under no idempotency key."""
-    revision: RevisionDigest | None = None
-    """The only one that may answer, whatever the alias points at."""
-    truncate: bool = False
-    """Whether the oldest items may be left out where the prompt would be too long."""
+DISCONNECTED = "client_disconnected"
+"""The codes of turns that their clients ended: by saying so, and by going away."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,7 +70,7 @@ def create_conversation(
     alias: str,
     on_upgrade: OnUpgrade | None,
     metadata: Mapping[str, str],
-    messages: Sequence[NewMessage],
+    messages: Sequence[NewItem],
     now: datetime,
     new_id: NewId,
     limits: Limits = NO_LIMITS,
@@ -119,7 +79,7 @@ def create_conversation(
     created = ConversationCreated(alias=alias, on_upgrade=on_upgrade, metadata=dict(metadata))
     fresh = Conversation(tenant=tenant, id=ConversationId(new_id("conv_")))
     made = Opening(state=evolve(fresh, created), events=(created,))
-    return _record(conn, made, [new_message(m, new_id) for m in messages], now, limits)
+    return _record(conn, made, [accept_item(one, new_id) for one in messages], now, limits)
 
 
 def fork_conversation(
@@ -130,7 +90,7 @@ def fork_conversation(
     alias: str | None,
     on_upgrade: OnUpgrade | None,
     metadata: Mapping[str, str] | None,
-    messages: Sequence[NewMessage],
+    messages: Sequence[NewItem],
     now: datetime,
     new_id: NewId,
     limits: Limits = NO_LIMITS,
@@ -142,10 +102,11 @@ def fork_conversation(
         InvalidInput: no answer to go on from, too many forks of forks, no such alias, or a limit of the tenant.
     """
     origin, turn = fork_flow.find_origin(conn, tenant, point)
-    created = fork_flow.made_like(origin, alias=alias, on_upgrade=on_upgrade, metadata=metadata)
-    child = ConversationId(new_id("conv_"))
-    made = fork_flow.fork(conn, origin, turn, child, created, param="fork_of.after_response")
-    return _record(conn, made, [new_message(m, new_id) for m in messages], now, limits)
+    created = fork_flow.made_like(conn, origin, alias=alias, on_upgrade=on_upgrade, metadata=metadata)
+    light = limits.items is None and all(isinstance(one, NewMessage | NewReasoning) for one in messages)
+    way = fork_flow.fork if light else fork_flow.fork_whole
+    made = way(conn, origin, turn, new_id, created=created, param="fork_of.after_response")
+    return _record(conn, made, [accept_item(one, new_id) for one in messages], now, limits)
 
 
 def accept_turn(
@@ -169,39 +130,51 @@ def accept_turn(
     tenants.check_new_turn(conn, request.tenant, request.limits)
     if made:
         tenants.check_new_conversation(conn, request.tenant, request.limits)
-    started, messages = _started(conn, request, state, new_id)
+    turn = begin_turn(conn, request, state, new_id)
     if request.limits.items is not None:
-        request.limits.check("items", _items(conn, state) + len(messages))
+        request.limits.check("items", len(items_of(conn, state)) + len(turn.items))
     request.limits.check("tokens", state.window_tokens)
     event_store.append(
         conn,
         tenant=request.tenant,
         stream=state.id,
         expected_version=state.version - len(made),
-        events=[*made, *decide.accept_turn(state, messages, started)],
+        events=[*made, *decide.accept_turn(state, turn.items, turn.started, turn.asked)],
         now=now,
     )
     turns.open_turn(
         conn,
         tenant=request.tenant,
-        turn=started.turn,
+        turn=turn.started.turn,
         conversation=state.id,
         idempotency_key=request.idempotency_key,
         request_hash=request.request_hash,
         owner=owner,
         lease_s=lease_s,
+        run=_run(request),
     )
-    return Accepted(conversation=state.id, turn=started.turn, fresh=True)
+    return Accepted(conversation=state.id, turn=turn.started.turn, fresh=True)
 
 
-def preview_turn(conn: Connection, request: TurnRequest, new_id: NewId) -> tuple[Conversation, TurnStarted]:
+def _run(request: TurnRequest) -> turns.Run:
+    terms = request.terms
+    return turns.Run(
+        background=terms.background,
+        # Later readers of one in the background may want it as a stream.
+        streamed=request.streamed or terms.background,
+        finish=terms.background or terms.on_disconnect is OnDisconnect.CONTINUE,
+        deadline_s=terms.deadline_s,
+    )
+
+
+def preview_turn(conn: Connection, request: TurnRequest, new_id: NewId) -> tuple[Conversation, Beginning]:
     """The conversation as its next turn would find it, and that turn; nothing is recorded.
 
     Raises: as `accept_turn`.
     """
     state = _opening(conn, request, new_id).state
-    started, messages = _started(conn, request, state, new_id)
-    return reduce(evolve, messages, state), started
+    turn = begin_turn(conn, request, state, new_id)
+    return reduce(evolve, turn.items, state), turn
 
 
 def find_conversation(conn: Connection, tenant: TenantId, conversation: ConversationId) -> StoredConversation:
@@ -229,21 +202,6 @@ def find_response(conn: Connection, tenant: TenantId, turn: TurnId) -> StoredTur
         created_at=times[TurnStarted.name],
         completed_at=times.get(TurnCompleted.name),
     )
-
-
-def new_message(message: NewMessage, new_id: NewId) -> MessageAccepted:
-    return MessageAccepted(item=ItemId(new_id("msg_")), role=message.role, text=message.text)
-
-
-def known_alias(conn: Connection, name: str, param: str) -> fleet.Alias:
-    """Raises: InvalidInput: no such alias; lists those that there are."""
-    alias = fleet.find_alias(conn, name)
-    if alias is None:
-        known = ", ".join(f"'{a.name}'" for a in fleet.list_aliases(conn)) or "none yet"
-        raise InvalidInput(
-            f"The model '{name}' does not exist. Known aliases: {known}.", param, "model_not_found"
-        )
-    return alias
 
 
 def _same_request(known: turns.IdempotentTurn, request: TurnRequest) -> Accepted:
@@ -284,11 +242,14 @@ def _standing(
         decide.check_head(head, request.head)
         if request.previous is None or decide.is_latest(head, request.previous):
             return head, ()
+        if request.limits.items is None and request.instructions is None:
+            fork = fork_flow.fork(conn, head, request.previous, new_id, param=PREVIOUS)
+            return fork.state, fork.events
     opening = _opening(conn, request, new_id)
     return opening.state, opening.events
 
 
-def _opening(conn: Connection, request: TurnRequest, new_id: NewId) -> Opening:
+def _opening(conn: Connection, request: TurnRequest, new_id: NewId) -> Opening[Conversation]:
     """The conversation as the turn finds it, and what has to be recorded first where it is a new one."""
     conversation = _conversation(conn, request)
     if conversation is None:
@@ -301,9 +262,7 @@ def _opening(conn: Connection, request: TurnRequest, new_id: NewId) -> Opening:
     decide.check_head(state, request.head)
     if request.previous is None or decide.is_latest(state, request.previous):
         return Opening(state=state, events=())
-    child = ConversationId(new_id("conv_"))
-    created = fork_flow.made_like(state)
-    return fork_flow.fork(conn, state, request.previous, child, created, param="previous_response_id")
+    return fork_flow.fork_whole(conn, state, request.previous, new_id, param=PREVIOUS)
 
 
 def _conversation(conn: Connection, request: TurnRequest) -> ConversationId | None:
@@ -312,55 +271,8 @@ def _conversation(conn: Connection, request: TurnRequest) -> ConversationId | No
         return request.conversation
     conversation = turns.find_turn(conn, request.tenant, request.previous)
     if conversation is None:
-        raise NotFound("response", request.previous, "previous_response_id")
+        raise NotFound("response", request.previous, PREVIOUS)
     return conversation
-
-
-def _items(conn: Connection, state: Standing) -> int:
-    """A head does not know how many there are: they are read, for who needs to know."""
-    if isinstance(state, Conversation):
-        return len(state.items)
-    return len(heads.load_transcript(conn, state.tenant, state.id).items)
-
-
-def _started(
-    conn: Connection, request: TurnRequest, state: Standing, new_id: NewId
-) -> tuple[TurnStarted, tuple[MessageAccepted, ...]]:
-    alias = known_alias(conn, request.alias or state.alias, "model")
-    if request.instructions is not None and _items(conn, state):
-        raise InvalidInput(
-            "'instructions' can only be given with the first items of a conversation: later ones would change "
-            "what its earlier turns were answered under. Send a system message in 'input' instead.",
-            "instructions",
-            "unsupported_parameter",
-        )
-    given = () if request.instructions is None else (NewMessage(role=Role.SYSTEM, text=request.instructions),)
-    messages = tuple(new_message(m, new_id) for m in (*given, *request.messages))
-    policy, level = resolve_policy(
-        turn=request.on_upgrade,
-        conversation=state.on_upgrade,
-        alias=alias.on_upgrade,
-        tenant=request.tenant_policy,
-    )
-    started = TurnStarted(
-        turn=TurnId(new_id("resp_")),
-        items=tuple(m.item for m in messages),
-        alias=alias.name,
-        on_upgrade=policy,
-        policy_level=level,
-        sampling=request.sampling,
-        metadata=dict(request.metadata),
-        instructions=messages[0].item if given else None,
-        revision=_known_revision(conn, request.revision),
-        truncate=request.truncate,
-    )
-    return started, messages
-
-
-def _known_revision(conn: Connection, revision: RevisionDigest | None) -> RevisionDigest | None:
-    if revision is not None and fleet.find_descriptor(conn, revision) is None:
-        raise InvalidInput(f"No revision {revision} is registered here.", "revision", "revision_not_found")
-    return revision
 
 
 def _answer_before(state: Conversation, turn: TurnId) -> TurnCompleted | None:
@@ -375,10 +287,16 @@ def _fold(
 
 
 def _record(
-    conn: Connection, made: Opening, messages: Sequence[MessageAccepted], now: datetime, limits: Limits
+    conn: Connection,
+    made: Opening[Standing],
+    messages: Sequence[ItemAccepted],
+    now: datetime,
+    limits: Limits,
 ) -> ConversationId:
     known_alias(conn, made.state.alias, "alias")
-    limits.check("items", len(made.state.items) + len(messages))
+    if isinstance(made.state, Conversation):
+        limits.check("items", len(made.state.items) + len(messages))
+        decide.check_outputs(made.state.items, [accepted_item(one) for one in messages], "items")
     tenants.check_new_conversation(conn, made.state.tenant, limits)
     event_store.append(
         conn,

@@ -7,9 +7,8 @@ from functools import reduce
 
 from sqlalchemy import Connection
 
-from service.conversation_flow import NewId, NewMessage, new_message
 from service.domain import decide
-from service.domain.conversation import Conversation, Item, evolve
+from service.domain.conversation import Item, accepted_item
 from service.domain.errors import NotFound
 from service.domain.events import (
     ConversationEvent,
@@ -19,8 +18,10 @@ from service.domain.events import (
     TenantId,
     TurnId,
 )
+from service.domain.head import Head, advance_head
 from service.domain.limits import NO_LIMITS, Limits
-from service.store import artifacts, event_store, turns
+from service.domain.new_items import NewId, NewItem, accept_item
+from service.store import artifacts, event_store, heads, turns
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,23 +46,30 @@ def delete_conversation(conn: Connection, edit: Edit) -> None:
     artifacts.forget_conversation(conn, edit.tenant, edit.conversation)
 
 
-def add_items(
-    conn: Connection, edit: Edit, messages: Sequence[NewMessage], new_id: NewId
-) -> tuple[Item, ...]:
+def add_items(conn: Connection, edit: Edit, items: Sequence[NewItem], new_id: NewId) -> tuple[Item, ...]:
     """Raises: NotFound; HeadMoved; ConversationLocked: a turn is open; InvalidInput: a limit of the tenant."""
-    made = tuple(new_message(m, new_id) for m in messages)
+    made = tuple(accept_item(one, new_id) for one in items)
+    as_items = tuple(map(accepted_item, made))
 
-    def added(state: Conversation) -> tuple[ConversationEvent, ...]:
-        edit.limits.check("items", len(state.items) + len(made))
-        return decide.add_items(state, made)
+    def added(head: Head) -> tuple[ConversationEvent, ...]:
+        if edit.limits.items is not None or any(item.call is not None for item in as_items):
+            there = heads.load_transcript(conn, edit.tenant, edit.conversation).items
+            edit.limits.check("items", len(there) + len(made))
+            decide.check_outputs(there, as_items, "items")
+        return decide.add_items(head, made)
 
-    return _edit(conn, edit, added).items[-len(made) :]
+    _edit(conn, edit, added)
+    return as_items
 
 
 def delete_item(conn: Connection, edit: Edit, item: ItemId) -> None:
     """Raises: NotFound; HeadMoved; ConversationLocked: a turn is open."""
-    state = _edit(conn, edit, lambda state: decide.delete_item(state, item))
-    if not state.segments:
+
+    def deleted(head: Head) -> tuple[ConversationEvent, ...]:
+        there = heads.load_transcript(conn, edit.tenant, edit.conversation).items
+        return decide.delete_item(head, [one.id for one in there], item)
+
+    if _edit(conn, edit, deleted).window_tokens == 0:
         # Made of tokens that no prompt begins with any more, some of which somebody wanted gone.
         artifacts.forget_conversation(conn, edit.tenant, edit.conversation)
 
@@ -71,23 +79,19 @@ def delete_response(conn: Connection, tenant: TenantId, turn: TurnId, now: datet
     conversation = turns.find_turn(conn, tenant, turn)
     if conversation is None:
         raise NotFound("response", turn)
-    state = event_store.load_conversation(conn, tenant, conversation, for_update=True)
-    _append(conn, state, decide.delete_response(state, turn), now)
+    head = heads.load_head(conn, tenant, conversation, for_update=True, turn=turn)
+    _append(conn, head, decide.delete_response(head, turn), now)
 
 
-def _edit(
-    conn: Connection, edit: Edit, decided: Callable[[Conversation], tuple[ConversationEvent, ...]]
-) -> Conversation:
-    state = event_store.load_conversation(conn, edit.tenant, edit.conversation, for_update=True)
-    decide.check_there(state)
-    decide.check_head(state, edit.head)
-    return _append(conn, state, decided(state), edit.now)
+def _edit(conn: Connection, edit: Edit, decided: Callable[[Head], tuple[ConversationEvent, ...]]) -> Head:
+    head = heads.load_head(conn, edit.tenant, edit.conversation, for_update=True)
+    decide.check_there(head)
+    decide.check_head(head, edit.head)
+    return _append(conn, head, decided(head), edit.now)
 
 
-def _append(
-    conn: Connection, state: Conversation, events: Sequence[ConversationEvent], now: datetime
-) -> Conversation:
+def _append(conn: Connection, head: Head, events: Sequence[ConversationEvent], now: datetime) -> Head:
     event_store.append(
-        conn, tenant=state.tenant, stream=state.id, expected_version=state.version, events=events, now=now
+        conn, tenant=head.tenant, stream=head.id, expected_version=head.version, events=events, now=now
     )
-    return reduce(evolve, events, state)
+    return reduce(advance_head, events, head)

@@ -103,7 +103,7 @@ def _append(conn: Connection, place: dict[str, Any], events: Sequence[Event]) ->
     try:
         head = conn.exec_driver_sql(_statement(len(events)), parameters).one()
     except IntegrityError as error:
-        raise _lost_race(error, stream) from error
+        raise _lost_race(error, stream, expected_version + 1) from error
     version: int = head.version
     if version != expected_version:
         last = f", where '{head.type}' of {head.occurred_at:%Y-%m-%d %H:%M:%S} was last" if version else ""
@@ -175,10 +175,12 @@ def erase_contents(conn: Connection, *, tenant: TenantId, stream: str) -> int:
     return conn.execute(query).rowcount
 
 
-def _lost_race(error: IntegrityError, stream: str) -> EverturnError:
+def _lost_race(error: IntegrityError, stream: str, version: int) -> EverturnError:
     match broken_constraint(error):
         case str(name) if name in (ONE_EVENT_PER_VERSION, ONE_CONTENT_PER_VERSION):
-            return VersionConflict(f"Stream {stream} moved while it was appended to: read it again.")
+            return VersionConflict(
+                f"In the meantime version {version} of stream {stream} went to another writer: read it again and decide anew."
+            )
         case str(name) if name in (ONE_START_PER_TURN, ONE_PIN_PER_ATTEMPT, ONE_COMPLETION_PER_TURN):
             return FenceLost(f"Stream {stream} was offered what its turn has done before ({name}).")
         case name:

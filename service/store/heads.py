@@ -3,6 +3,8 @@
 A head is read in one statement whose work does not grow with the turns before; both are what the whole history folds to.
 """
 
+from collections.abc import Mapping, Sequence
+from itertools import chain
 from struct import unpack
 from typing import Any
 
@@ -10,25 +12,34 @@ from sqlalchemy import Connection
 
 from service.domain.errors import Internal
 from service.domain.events import (
+    ConversationCreated,
     ConversationErased,
     ConversationEvent,
     ConversationForked,
     ConversationId,
+    ConversationUpdated,
+    ItemDeleted,
     TenantId,
     TurnCompleted,
     TurnId,
+    TurnStarted,
 )
-from service.domain.head import Head, advance_head, head_of
+from service.domain.head import Head, advance_head, branch_head, head_of, with_older
 from service.domain.transcript import Transcript, transcribe
+from service.domain.turn import Turn, TurnEvent, advance
+from service.store import ancestry
+from service.store.ancestry import NEWEST
 from service.store.codec import EventRow, decode
 from service.store.event_store import load_conversation, lock_stream
+from service.store.timeline import is_erased
 
-# From the start of the last turn that was answered on, and before that what lasts. Of an answer, the output alone: its prompt
-# is counted in the payload.
+# As of a version. From the start of the last turn that was answered on, and before that what lasts. Of an answer, the output
+# alone: its prompt is counted in the payload.
 HEAD = """
     WITH answered AS (
         SELECT stream_version FROM events
         WHERE tenant_id = %(tenant)s AND stream = %(stream)s AND type = 'turn.completed'
+            AND stream_version <= %(upto)s
         ORDER BY stream_version DESC LIMIT 1
     ), begun AS (
         SELECT coalesce((
@@ -40,7 +51,7 @@ HEAD = """
     ), picked AS (
         SELECT stream_version, type, schema_number, payload FROM events
         WHERE tenant_id = %(tenant)s AND stream = %(stream)s
-            AND stream_version >= (SELECT stream_version FROM begun)
+            AND stream_version >= (SELECT stream_version FROM begun) AND stream_version <= %(upto)s
         UNION ALL
         SELECT stream_version, type, schema_number, payload FROM events
         WHERE tenant_id = %(tenant)s AND stream = %(stream)s
@@ -58,15 +69,42 @@ HEAD = """
     FROM picked ORDER BY stream_version
 """
 
-# Token ids from the last window on that extends none before it: those of earlier answers are in no prompt any more.
+# Of a turn that is no part of its conversation's head, from its start to its end.
+TURN = """
+    WITH begun AS (
+        SELECT stream, stream_version FROM events
+        WHERE tenant_id = %(tenant)s AND payload ->> 'turn' = %(turn)s AND type = 'turn.started'
+    ), ended AS (
+        SELECT stream_version FROM events
+        WHERE tenant_id = %(tenant)s AND payload ->> 'turn' = %(turn)s AND type = 'turn.completed'
+        UNION ALL
+        SELECT stream_version FROM events
+        WHERE tenant_id = %(tenant)s AND payload ->> 'turn' = %(turn)s AND type = 'turn.failed'
+    )
+    SELECT e.stream, e.stream_version, e.type, e.schema_number, e.payload, CAST(NULL AS bytea) AS output
+    FROM begun JOIN events AS e ON e.tenant_id = %(tenant)s AND e.stream = begun.stream
+        AND e.stream_version >= begun.stream_version
+        AND e.stream_version <= coalesce((SELECT stream_version FROM ended), %(newest)s)
+    WHERE e.payload ->> 'turn' = %(turn)s
+    ORDER BY e.stream_version
+"""
+
+# As of a version. Token ids from the last window on that extends none before it: those of earlier answers are in no prompt
+# any more.
 TRANSCRIPT = """
     WITH whole AS MATERIALIZED (
         SELECT coalesce((
             SELECT stream_version FROM events
             WHERE tenant_id = %(tenant)s AND stream = %(stream)s AND type = 'turn.completed'
-                AND payload ->> 'extends' IS NULL
+                AND payload ->> 'extends' IS NULL AND stream_version <= %(upto)s
             ORDER BY stream_version DESC LIMIT 1
         ), 1) AS stream_version
+    ), answered AS MATERIALIZED (
+        SELECT coalesce((
+            SELECT stream_version FROM events
+            WHERE tenant_id = %(tenant)s AND stream = %(stream)s AND type = 'turn.completed' AND stream_version <= %(upto)s
+            ORDER BY stream_version DESC LIMIT 1
+        ), 0) AS stream_version
     ), failed AS (
         SELECT array_agg(payload ->> 'turn') AS turns FROM events
         WHERE tenant_id = %(tenant)s AND stream = %(stream)s AND type = 'turn.failed'
@@ -75,22 +113,37 @@ TRANSCRIPT = """
     FROM events AS e
     LEFT JOIN event_contents AS kept USING (tenant_id, stream, stream_version),
     LATERAL (SELECT e.stream_version >= (SELECT stream_version FROM whole) AS counts) AS of_window
-    WHERE e.tenant_id = %(tenant)s AND e.stream = %(stream)s AND (
-        e.type IN ('conversation.forked', 'conversation.erased', 'message.accepted', 'turn.completed', 'item.deleted', 'turn.failed')
+    WHERE e.tenant_id = %(tenant)s AND e.stream = %(stream)s AND e.stream_version <= %(upto)s AND (
+        e.type IN (
+            'conversation.forked', 'conversation.erased', 'turn.parsed', 'turn.completed', 'item.deleted', 'turn.failed',
+            'message.accepted', 'function_call.accepted', 'function_call_output.accepted', 'reasoning.accepted'
+        )
+        OR e.type = 'turn.asked' AND e.stream_version > (SELECT stream_version FROM answered)
         OR e.type = 'turn.started' AND e.payload ->> 'turn' = ANY ((SELECT turns FROM failed)::text[])
     )
     ORDER BY e.stream_version
 """
 
+METADATA = """
+    SELECT e.type, e.schema_number, e.payload, kept.content
+    FROM events AS e LEFT JOIN event_contents AS kept USING (tenant_id, stream, stream_version)
+    WHERE e.tenant_id = %(tenant)s AND e.stream = %(stream)s AND e.type IN ('conversation.created', 'conversation.updated')
+    ORDER BY e.stream_version DESC LIMIT 1
+"""
+
+# As of a version; `whole` where no window before this stream's own is a part of it.
 WINDOW = """
-    SELECT string_agg(kept.tokens, ''::bytea ORDER BY e.stream_version) FROM events AS e
-    JOIN event_contents AS kept USING (tenant_id, stream, stream_version)
-    WHERE e.tenant_id = %(tenant)s AND e.stream = %(stream)s AND e.type = 'turn.completed' AND e.stream_version >= (
+    WITH whole AS (
         SELECT stream_version FROM events
         WHERE tenant_id = %(tenant)s AND stream = %(stream)s AND type = 'turn.completed'
-            AND payload ->> 'extends' IS NULL
+            AND payload ->> 'extends' IS NULL AND stream_version <= %(upto)s
         ORDER BY stream_version DESC LIMIT 1
     )
+    SELECT coalesce(string_agg(kept.tokens, ''::bytea ORDER BY e.stream_version), ''::bytea) AS tokens,
+        EXISTS (SELECT FROM whole) AS whole
+    FROM events AS e JOIN event_contents AS kept USING (tenant_id, stream, stream_version)
+    WHERE e.tenant_id = %(tenant)s AND e.stream = %(stream)s AND e.type = 'turn.completed'
+        AND e.stream_version >= coalesce((SELECT stream_version FROM whole), 1) AND e.stream_version <= %(upto)s
 """
 
 
@@ -108,25 +161,51 @@ def load_head(
     """
     if for_update:
         lock_stream(conn, tenant, conversation)
-    head = Head(tenant=tenant, id=conversation)
-    for row in conn.exec_driver_sql(HEAD, {"tenant": tenant, "stream": conversation}):
-        event = _wordless(row, conversation)
-        if isinstance(event, ConversationForked):
-            return _of_whole(conn, tenant, conversation, turn)
-        head = advance_head(head, event, row.stream_version)
-    if head.exists and turn is not None and turn not in head.turns:
-        return _of_whole(conn, tenant, conversation, turn)
-    return head
+    rows = _rows(conn, HEAD, tenant, conversation, NEWEST)
+    line = ancestry.lineage(conn, tenant, conversation) if _forked(rows) else []
+    if not _told_by_heads(conn, tenant, conversation, rows, line, upto=NEWEST):
+        return head_of(load_conversation(conn, tenant, conversation), turn)
+    beginning = _inherited(conn, tenant, conversation, line)
+    head = _folded(beginning, rows)
+    if not head.exists or turn is None or turn in head.turns:
+        return head
+    return _with_older(
+        conn, head, turn, {conversation: NEWEST, **{one.conversation: one.version for one in line}}
+    )
+
+
+def load_head_as_of(conn: Connection, tenant: TenantId, conversation: ConversationId, version: int) -> Head:
+    """As it was at that version; marked as erased, if it or what it inherits was since."""
+    rows = _rows(conn, HEAD, tenant, conversation, version)
+    line = ancestry.lineage(conn, tenant, conversation) if _forked(rows) else []
+    if is_erased(conn, tenant, conversation) or not _told_by_heads(
+        conn, tenant, conversation, rows, line, upto=version
+    ):
+        return head_of(ancestry.load_as_of(conn, tenant, conversation, version))
+    return _folded(_inherited(conn, tenant, conversation, line), rows)
+
+
+def load_metadata(conn: Connection, tenant: TenantId, conversation: ConversationId) -> Mapping[str, str]:
+    """As its client last set it; empty if there is none, and of one that was erased."""
+    row = conn.exec_driver_sql(METADATA, {"tenant": tenant, "stream": conversation}).one_or_none()
+    if row is None:
+        return {}
+    event = decode(
+        EventRow(type=row.type, schema_number=row.schema_number, payload=row.payload, content=row.content)
+    )
+    return event.metadata if isinstance(event, ConversationCreated | ConversationUpdated) else {}
 
 
 def load_transcript(conn: Connection, tenant: TenantId, conversation: ConversationId) -> Transcript:
     """Empty if there is none, and of one that was erased."""
-    rows = conn.exec_driver_sql(TRANSCRIPT, {"tenant": tenant, "stream": conversation}).all()
-    if any(row.type == ConversationForked.name for row in rows):
-        return Transcript.of(load_conversation(conn, tenant, conversation))
+    rows = _rows(conn, TRANSCRIPT, tenant, conversation, NEWEST)
+    line = ancestry.lineage(conn, tenant, conversation) if _forked(rows) else []
     if rows and rows[-1].type == ConversationErased.name:
         return Transcript()
-    return transcribe(_told(row, conversation) for row in rows)
+    if any(one.erased for one in line):
+        return Transcript.of(load_conversation(conn, tenant, conversation))
+    parents = [_rows(conn, TRANSCRIPT, tenant, one.conversation, one.version) for one in reversed(line)]
+    return transcribe(_told(row, conversation) for row in chain(*parents, rows))
 
 
 def load_window(conn: Connection, tenant: TenantId, conversation: ConversationId) -> tuple[int, ...]:
@@ -138,7 +217,13 @@ def load_window(conn: Connection, tenant: TenantId, conversation: ConversationId
     head = load_head(conn, tenant, conversation)
     if head.window_tokens == 0:
         return ()
-    packed = conn.exec_driver_sql(WINDOW, {"tenant": tenant, "stream": conversation}).scalar_one() or b""
+    line = ancestry.lineage(conn, tenant, conversation) if head.ancestors else []
+    packed = b""
+    for stream, upto in ((conversation, NEWEST), *((one.conversation, one.version) for one in line)):
+        [part] = _rows(conn, WINDOW, tenant, stream, upto)
+        packed = part.tokens + packed
+        if part.whole:
+            break
     if len(packed) != 4 * head.window_tokens:
         raise Internal(
             f"Conversation {conversation} has a window of {head.window_tokens} tokens, and {len(packed) // 4} are stored."
@@ -146,9 +231,70 @@ def load_window(conn: Connection, tenant: TenantId, conversation: ConversationId
     return unpack(f"<{head.window_tokens}I", packed)
 
 
-def _of_whole(conn: Connection, tenant: TenantId, conversation: ConversationId, turn: TurnId | None) -> Head:
-    """For what is no part of a head: an older turn, and what a fork inherits."""
-    return head_of(load_conversation(conn, tenant, conversation), turn)
+def _rows(
+    conn: Connection, statement: str, tenant: TenantId, stream: ConversationId, upto: int
+) -> Sequence[Any]:
+    return conn.exec_driver_sql(statement, {"tenant": tenant, "stream": stream, "upto": upto}).all()
+
+
+def _forked(rows: Sequence[Any]) -> bool:
+    return any(row.type == ConversationForked.name for row in rows)
+
+
+def _told_by_heads(
+    conn: Connection,
+    tenant: TenantId,
+    conversation: ConversationId,
+    rows: Sequence[Any],
+    line: Sequence[ancestry.Inherited],
+    *,
+    upto: int,
+) -> bool:
+    """Not where something that is inherited was erased, nor where a fork deleted an item before its last answer: whether that
+    item was in the window then, its whole history tells.
+    """
+    if not line:
+        return True
+    if any(one.erased for one in line):
+        return False
+    seen = sum(row.type == ItemDeleted.name for row in rows)
+    forks = [
+        one for one in line[:-1] if ancestry.deleted_items(conn, tenant, one.conversation, upto=one.version)
+    ]
+    return not forks and len(ancestry.deleted_items(conn, tenant, conversation, upto=upto)) == seen
+
+
+def _inherited(
+    conn: Connection, tenant: TenantId, conversation: ConversationId, line: Sequence[ancestry.Inherited]
+) -> Head:
+    """What its own events are folded onto: of what is no fork, nothing."""
+    oldest_first = line[::-1]
+    head = Head(tenant=tenant, id=oldest_first[0].conversation if line else conversation)
+    children = [*(one.conversation for one in oldest_first[1:]), conversation]
+    for one, child in zip(oldest_first, children, strict=False):
+        head = branch_head(_folded(head, _rows(conn, HEAD, tenant, one.conversation, one.version)), child)
+    return head
+
+
+def _folded(head: Head, rows: Sequence[Any]) -> Head:
+    for row in rows:
+        head = advance_head(head, _wordless(row, head.id), row.stream_version)
+    return head
+
+
+def _with_older(conn: Connection, head: Head, turn: TurnId, within: Mapping[ConversationId, int]) -> Head:
+    """Args: within: the streams that its history is made of, and how far."""
+    given = {"tenant": head.tenant, "turn": turn, "newest": NEWEST}
+    rows = conn.exec_driver_sql(TURN, given).all()
+    theirs = [row for row in rows if row.stream_version <= within.get(row.stream, 0)]
+    begun, *later = (_wordless(row, head.id) for row in theirs) if theirs else (None,)
+    if not isinstance(begun, TurnStarted):
+        return head
+    moved = Turn.of(begun)
+    for event in later:
+        if isinstance(event, TurnEvent):
+            moved = advance(moved, event)
+    return with_older(head, moved)
 
 
 def _wordless(row: Any, conversation: ConversationId) -> ConversationEvent:

@@ -132,6 +132,13 @@ events = Table(
         ),
     ),
     Index("ix_events_occurred_at", "occurred_at", postgresql_using="brin"),
+    Index(
+        "ix_events_items_deleted",
+        "tenant_id",
+        "stream",
+        "stream_version",
+        postgresql_where=text("type = 'item.deleted'"),
+    ),
     Index("ix_events_feed", "txid", "position"),
     Index(
         ONE_ERASURE_PER_STREAM,

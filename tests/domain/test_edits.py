@@ -58,7 +58,7 @@ def test_a_deleted_item_is_still_known_to_the_response_that_it_was_said_to() -> 
 def test_what_is_not_there_can_not_be_deleted() -> None:
     state = folded(ANSWERED)
     with pytest.raises(NotFound):
-        decide.delete_item(state, ItemId("msg_9"))
+        decide.delete_item(state, [one.id for one in state.items], ItemId("msg_9"))
     with pytest.raises(NotFound):
         decide.delete_response(state, TurnId("resp_9"))
     with pytest.raises(NotFound):
@@ -68,7 +68,7 @@ def test_what_is_not_there_can_not_be_deleted() -> None:
 def test_a_running_turn_keeps_its_conversation_as_it_is() -> None:
     state = folded(RUNNING)
     with pytest.raises(ConversationLocked):
-        decide.delete_item(state, ItemId("msg_1"))
+        decide.delete_item(state, [one.id for one in state.items], ItemId("msg_1"))
     with pytest.raises(ConversationLocked):
         decide.delete_conversation(state)
     with pytest.raises(ConversationLocked):

@@ -89,10 +89,10 @@ def test_deleting_a_later_item_keeps_both() -> None:
 
 
 def test_what_the_parent_has_deleted_since_is_deleted_in_the_fork() -> None:
-    origin = folded([*ANSWERED, ItemDeleted(item=ItemId("msg_1"))])
-    events = decide.fork(origin, folded(ANSWERED), MADE, FORKED)
+    whole, origin = folded(ANSWERED), folded([*ANSWERED, ItemDeleted(item=ItemId("msg_1"))])
+    events = decide.fork(whole, MADE, FORKED, decide.deleted_since(origin, whole))
     assert events == (MADE, FORKED, ItemDeleted(item=ItemId("msg_1")))
-    assert decide.fork(folded(ANSWERED), folded(ANSWERED), MADE, FORKED) == (MADE, FORKED)
+    assert decide.fork(whole, MADE, FORKED, decide.deleted_since(whole, whole)) == (MADE, FORKED)
 
 
 def test_only_an_answer_can_be_forked_after() -> None:
@@ -128,17 +128,17 @@ def test_the_latest_answer_is_gone_on_from_without_a_fork() -> None:
 def test_forks_of_forks_have_an_end() -> None:
     deepest = folded(ANSWERED)
     for number in range(decide.MAX_FORK_DEPTH):
-        decide.fork(deepest, deepest, MADE, FORKED)
+        decide.fork(deepest, MADE, FORKED)
         deepest = branch(deepest, ConversationId(f"conv_{number + 2}"))
     with pytest.raises(InvalidInput, match=f"{decide.MAX_FORK_DEPTH} times") as refused:
-        decide.fork(deepest, deepest, MADE, FORKED)
+        decide.fork(deepest, MADE, FORKED)
     assert refused.value.code == "fork_too_deep"
 
 
 def test_what_was_erased_is_not_forked() -> None:
     erased = replace(folded(ANSWERED), erased=ConversationErased(by="x", reason=""))
     with pytest.raises(Gone):
-        decide.fork(folded(ANSWERED), erased, MADE, FORKED)
+        decide.fork(erased, MADE, FORKED)
     with pytest.raises(Gone, match=CHILD):
         decide.check_there(forked(parent=erased))
 

@@ -8,10 +8,11 @@ from sqlalchemy import Connection, Engine, text
 from sqlalchemy.exc import OperationalError
 
 from service import conversation_flow, edit_flow, turn_flow
-from service.conversation_flow import Accepted, NewMessage
+from service.conversation_flow import Accepted
 from service.domain import decide
 from service.domain.errors import FenceLost, Gone, InvalidInput, NotFound
 from service.domain.events import (
+    ConversationErased,
     ConversationForked,
     ConversationId,
     OnUpgrade,
@@ -20,10 +21,12 @@ from service.domain.events import (
     TenantId,
     TurnId,
 )
+from service.domain.head import head_of
 from service.domain.limits import Limits
+from service.domain.new_items import NewMessage
 from service.edit_flow import Edit
 from service.erasure_flow import erase_conversation
-from service.store import ancestry, artifacts, event_store, keys
+from service.store import ancestry, artifacts, event_store, heads, keys
 from service.store.integrity import Walked, verify
 from tests.flows.fleet import ACME, NOW, REQUEST, Running, accept, complete, completed, new_id, pin, published
 from tests.flows.forks import answer, ask, fork, load, said, serving
@@ -403,3 +406,43 @@ def test_a_preview_on_an_earlier_response_counts_its_history_and_records_nothing
     state, _ = conversation_flow.preview_turn(conn, asked, new_id)
     assert [item.text for item in state.items] == ["one", "to one", "again"]
     assert ancestry.children(conn, ACME, first.conversation) == []
+
+
+def test_a_fork_is_rebuilt_from_the_window_that_it_inherits_and_its_own(
+    conn: Connection, two_turns: tuple[Running, Running]
+) -> None:
+    first, _ = two_turns
+    made = fork(conn, first.conversation, first.turn)
+    assert heads.load_window(conn, ACME, made) == (*map(ord, "one"), 7)
+    ask(conn, "b", made)
+    twice = fork(conn, made)
+    assert (
+        heads.load_window(conn, ACME, twice) == load(conn, twice).window == (*map(ord, "one"), 7, ord("b"), 7)
+    )
+
+
+def test_a_head_of_a_fork_knows_what_it_deleted_before_its_last_answer_and_what_was_erased(
+    conn: Connection, two_turns: tuple[Running, Running]
+) -> None:
+    """Its few newest events tell neither."""
+    first, _ = two_turns
+    made = fork(conn, first.conversation, first.turn)
+    edit_flow.delete_item(conn, edit(made), load(conn, made).items[0].id)
+    running = Running(conversation=made, turn=accept(conn, conversation=made).turn)
+    complete(conn, running, completed(pin(conn, running)))
+    assert heads.load_head(conn, ACME, made).ancestors[0].tokens == 0
+    twice = fork(conn, made)
+    assert [one.tokens for one in heads.load_head(conn, ACME, twice).ancestors][1:] == [0]
+    beside = fork(conn, first.conversation, first.turn)
+    event_store.append(
+        conn,
+        tenant=ACME,
+        stream=first.conversation,
+        expected_version=load(conn, first.conversation).version,
+        events=[ConversationErased(by="key", reason="")],
+        now=NOW,
+    )
+    event_store.erase_contents(conn, tenant=ACME, stream=first.conversation)
+    assert heads.load_head(conn, ACME, beside) == head_of(load(conn, beside))
+    assert heads.load_head(conn, ACME, beside).erased is not None
+    assert heads.load_head_as_of(conn, ACME, first.conversation, 4).erased is not None

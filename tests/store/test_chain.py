@@ -80,6 +80,17 @@ def test_the_chain_goes_on_over_appends(conn: Connection) -> None:
     assert list(verify(conn, Walked())) == []
 
 
+def test_a_log_is_walked_a_few_rows_at_a_time(engine: Engine, tamper: Callable[[str], None]) -> None:
+    """What it holds of the server's answer is a cursor there, not the answer."""
+    tamper("UPDATE events SET chain = sha256('') WHERE stream = 'conv_1' AND stream_version = 1")
+    with engine.connect() as conn:
+        walk = verify(conn, Walked())
+        next(walk)
+        cursors = text("SELECT count(*) FROM pg_cursors WHERE statement LIKE '%FROM events AS e%'")
+        assert conn.execute(cursors).scalar_one() == 1
+        assert list(walk) == []
+
+
 EDITS = [
     ("UPDATE events SET payload = payload || '{\"role\": \"system\"}' WHERE stream = 'conv_1' AND stream_version = 3", 3, "not what its chain"),
     ("UPDATE events SET occurred_at = occurred_at + interval '1 us' WHERE stream = 'conv_1' AND stream_version = 2", 2, "not what its chain"),

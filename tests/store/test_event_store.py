@@ -7,7 +7,7 @@ from threading import Barrier
 from time import monotonic, sleep
 
 import pytest
-from sqlalchemy import Connection, Engine, text
+from sqlalchemy import Connection, Engine, event, text
 
 from service.domain.conversation import Conversation
 from service.domain.errors import FenceLost, Internal, VersionConflict
@@ -87,6 +87,20 @@ def test_append_at_another_version_conflicts_and_writes_nothing(conn: Connection
     assert read_texts(conn) == ["one"]
 
 
+def test_an_append_is_one_statement_and_one_round_trip(conn: Connection) -> None:
+    sent: list[str] = []
+
+    def count(_conn: object, _cursor: object, statement: str, *_: object) -> None:
+        sent.append(statement)
+
+    event.listen(conn, "before_cursor_execute", count)
+    append(conn, created(), said("one"), started(), pinned(), completed())
+    assert len(sent) == 1
+    with pytest.raises(VersionConflict):
+        append(conn, said("two"), after=2)
+    assert len(sent) == 2
+
+
 def test_a_version_that_is_behind_draws_no_number_of_the_sequence(owner_engine: Engine) -> None:
     drawn = text("SELECT last_value FROM events_position_seq")
     with owner_engine.begin() as conn:
@@ -110,7 +124,7 @@ def test_the_second_of_two_racing_writers_conflicts_when_the_first_commits(engin
             append(first, said("first"))
             second = pool.submit(store, engine, said("second"))
             wait_until(lambda: waits_for_a_lock(engine))
-        with pytest.raises(VersionConflict, match="moved while"):
+        with pytest.raises(VersionConflict, match="version 1 of stream conv_1 went to another writer"):
             second.result()
     with engine.connect() as conn:
         assert read_texts(conn) == ["first"]

@@ -1,7 +1,9 @@
 """Readers of the global order see every committed event once, whatever commits out of order, rolls back or lingers."""
 
+import re
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from random import Random
 
 import psycopg
@@ -10,6 +12,7 @@ from sqlalchemy import Engine, text
 
 from service.domain.errors import InvalidInput
 from service.domain.events import ConversationId
+from service.store import event_store
 from service.store.connection import make_engine
 from service.store.feed import Cursor, Published, read_lag, read_page, to_json
 from tests.store.histories import append, completed, created, pinned, said, started, store
@@ -156,6 +159,26 @@ def test_a_page_is_read_from_the_index(engine: Engine) -> None:
         shown = "\n".join(plan)
     assert "ix_events_feed" in shown
     assert "Sort" not in shown
+
+
+def test_no_append_notifies(owner_engine: Engine) -> None:
+    """NOTIFY makes the transactions that use it commit one after the other: a follower asks again instead."""
+    with owner_engine.connect() as conn:
+        bodies = conn.execute(
+            text(
+                "SELECT prosrc FROM pg_proc WHERE pronamespace IN ('public'::regnamespace, 'audit'::regnamespace)"
+            )
+        ).scalars()
+        assert [body for body in bodies if "notify" in body.lower()] == []
+        triggers = conn.execute(
+            text(
+                "SELECT tgname FROM pg_trigger WHERE NOT tgisinternal AND tgtype & 4 <> 0"
+                " AND tgrelid IN ('events'::regclass, 'event_contents'::regclass)"
+            )
+        )
+        assert triggers.scalars().all() == []
+    sources = [*Path(event_store.__file__).parent.glob("*.py")]
+    assert [path.name for path in sources if re.search(r"\bnotify\b", path.read_text(), re.IGNORECASE)] == []
 
 
 @pytest.mark.parametrize("text", ["7", "-1-2", "a-b", "7-8-9", "", "1" * 30 + "-1"])

@@ -21,6 +21,7 @@ from service.domain.events import (
 from service.domain.head import head_of
 from service.domain.transcript import Transcript
 from service.store import event_store, heads
+from service.store.ancestry import NEWEST
 from tests.domain.random_histories import histories
 from tests.store.histories import (
     ACME,
@@ -93,7 +94,9 @@ def test_a_transcript_with_words_missing_is_not_taken_for_a_whole_one(owner_conn
 
 def test_a_head_is_read_from_as_many_rows_after_many_turns_as_after_a_few(conn: Connection) -> None:
     def rows(conversation: str) -> Sequence[Any]:
-        return conn.exec_driver_sql(heads.HEAD, {"tenant": ACME, "stream": conversation}).all()
+        return conn.exec_driver_sql(
+            heads.HEAD, {"tenant": ACME, "stream": conversation, "upto": NEWEST}
+        ).all()
 
     append(conn, *answered(2), stream="conv_short")
     append(conn, *answered(30, "resp_long"), stream="conv_long")
@@ -104,7 +107,8 @@ def test_a_head_is_read_from_as_many_rows_after_many_turns_as_after_a_few(conn: 
 def test_no_part_is_read_by_passing_over_other_conversations(
     owner_conn: Connection, plan_of: Callable[[str], str], statement: str
 ) -> None:
-    explained = owner_conn.exec_driver_sql(f"EXPLAIN {statement}", {"tenant": "acme", "stream": "conv_7"})
+    given = {"tenant": "acme", "stream": "conv_7", "upto": NEWEST}
+    explained = owner_conn.exec_driver_sql(f"EXPLAIN {statement}", given)
     plan = "\n".join(explained.scalars())
     assert "uq_events_stream_version" in plan
     assert "Seq Scan on events" not in plan, plan

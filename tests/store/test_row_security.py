@@ -125,6 +125,19 @@ def test_every_table_with_rows_of_tenants_is_held_to_it_even_for_its_owner(owner
     assert owner_conn.execute(open_tables).scalars().all() == []
 
 
+def test_whatever_the_service_may_read_of_tenants_is_that_of_its_own(owner_conn: Connection) -> None:
+    """Of every table, those to come as well: a policy that lets the service see more, or is for everybody, is found."""
+    policies = text("""
+        SELECT tablename, qual FROM pg_policies
+        WHERE schemaname = 'public' AND roles && ARRAY['everturn_service', 'public']::name[]
+    """)
+    found = {table: condition for table, condition in owner_conn.execute(policies)}  # noqa: C416 rows are no pairs to mypy
+    assert set(TABLES) <= set(found)
+    assert set(found.values()) == {
+        "(tenant_id = NULLIF(current_setting('app.tenant'::text, true), ''::text))"
+    }
+
+
 def test_engines_are_told_how_busy_they_are_by_all_tenants(two_tenants: Connection) -> None:
     """Counted over everybody, and nothing else of others is told."""
     act(two_tenants, "everturn_service", ACME)
