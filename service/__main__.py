@@ -52,7 +52,7 @@ def serve(settings: Settings) -> None:
     upgrade(settings.database_url.get_secret_value())
     doorbell = Doorbell(settings.broker_url.get_secret_value())
     config = uvicorn.Config(
-        create_app(settings, ring=doorbell.ring),
+        create_app(settings, ring=doorbell.ring, ring_turn=doorbell.ring_turn),
         log_level="info",
         timeout_graceful_shutdown=int(settings.shutdown_s) + 1,
     )

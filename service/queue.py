@@ -5,9 +5,11 @@ from kombu import Queue
 from kombu.exceptions import KombuError, OperationalError
 
 from service.domain.errors import Unavailable
+from service.domain.events import TurnId
 from service.domain.plan import RebuildQueue
 
 REBUILD_TASK = "everturn.rebuild"
+TURN_TASK = "everturn.turn"
 CHECKPOINT_TASK = "everturn.checkpoint"
 
 PATIENCE_S = 2.0
@@ -43,19 +45,21 @@ class Doorbell:
         """Raises:
         Unavailable: the broker did not take the message; the sweeper rings again for rows that stall.
         """
-        try:
-            self._celery.send_task(REBUILD_TASK, args=[rebuild], queue=queue.value, retry=False)
-        except (KombuError, OperationalError, OSError) as error:
-            raise Unavailable(
-                f"The broker did not take rebuild {rebuild}: {error}. Is it running?"
-            ) from error
+        self._send(REBUILD_TASK, [rebuild], queue, f"rebuild {rebuild}")
+
+    def ring_turn(self, turn: TurnId) -> None:
+        """Raises: Unavailable: as for a rebuild."""
+        self._send(TURN_TASK, [turn], RebuildQueue.INTERACTIVE, f"turn {turn}")
 
     def call(self, task: str) -> None:
         """For what nobody waits for, and finds by itself what there is to do. Raises: Unavailable."""
+        self._send(task, [], RebuildQueue.BACKGROUND, f"'{task}'")
+
+    def _send(self, task: str, args: list[str], queue: RebuildQueue, what: str) -> None:
         try:
-            self._celery.send_task(task, queue=RebuildQueue.BACKGROUND.value, retry=False)
+            self._celery.send_task(task, args=args, queue=queue.value, retry=False)
         except (KombuError, OperationalError, OSError) as error:
-            raise Unavailable(f"The broker did not take '{task}': {error}. Is it running?") from error
+            raise Unavailable(f"The broker did not take {what}: {error}. Is it running?") from error
 
     def close(self) -> None:
         self._celery.close()

@@ -1,11 +1,13 @@
 """All settings of the service, read from `EVERTURN_*` by composition roots and passed on from there."""
 
 from datetime import timedelta
+from typing import Literal
 
 from pydantic import Field, SecretStr, ValidationError
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from service.domain.errors import InvalidInput
+from service.domain.events import OnDisconnect
 from service.domain.plan import Routing
 
 MIB = 1024 * 1024
@@ -27,7 +29,14 @@ class Settings(BaseSettings):
     """Whether an engine may only register with an answer to the canary."""
     engine_silence_s: float = Field(default=120, gt=0)
     """Longest time without a byte from an engine before an attempt is given up."""
-    turn_lease_s: float = Field(default=15, gt=0)
+    turn_lease_s: float = Field(default=8, gt=0)
+    """A turn of a process that is silent for so long is somebody else's."""
+    turn_deadline_s: float | None = Field(default=None, gt=0)
+    """From the acceptance of a turn to its end, unless its request says otherwise; none where it is not set."""
+    on_disconnect: OnDisconnect = OnDisconnect.CONTINUE
+    """What becomes of a turn when its client goes away, unless its request says otherwise."""
+    on_orphan: Literal["finish", "fail"] = "finish"
+    """What becomes of a turn when its process goes away: a worker finishes it, or it fails."""
     turn_wait_s: float = Field(default=120, ge=0)
     """How long a turn queues for an engine of its revision."""
     max_waiting_turns: int = Field(default=1000, ge=1)
@@ -61,6 +70,10 @@ class Settings(BaseSettings):
     checkpoint_key: str = ""
     """File with the key that signs them."""
     pool_size: int = Field(default=10, ge=1)
+
+    @property
+    def finishes_orphans(self) -> bool:
+        return self.on_orphan == "finish"
 
     @property
     def routing(self) -> Routing:

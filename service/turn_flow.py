@@ -8,6 +8,7 @@ from sqlalchemy import Connection
 
 from service.domain import decide
 from service.domain.artifact import BootId
+from service.domain.cuts import Retelling, Told, item_of
 from service.domain.errors import FenceLost, Internal, NoEngine
 from service.domain.events import (
     AttemptFailed,
@@ -19,6 +20,7 @@ from service.domain.events import (
     TurnCompleted,
     TurnFailed,
     TurnId,
+    TurnParsed,
     TurnPinned,
     TurnScored,
     TurnStarted,
@@ -41,12 +43,12 @@ from service.rebuild_order import NewId, order_rebuild
 from service.store import (
     artifacts,
     contracts,
-    event_store,
     fleet,
     heads,
     prompt_size,
     rebuilds,
     rollouts,
+    turn_chunks,
     turns,
 )
 from service.turn_log import continue_turn, given
@@ -78,6 +80,15 @@ class NotPinned:
 
     reason: str
     final: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Said:
+    """By a turn that ends without an answer."""
+
+    text: str = ""
+    """Of its last attempt: evidence."""
+    streamed: TurnStreamed | None = None
 
 
 def plan_attempt(
@@ -167,10 +178,13 @@ def complete_turn(
     now: datetime,
     streamed: TurnStreamed | None = None,
     scored: TurnScored | None = None,
+    parsed: TurnParsed | None = None,
 ) -> None:
     """Raises: FenceLost: another attempt took over, or the turn has ended: nothing of this one is accepted."""
     state = heads.load_head(conn, tenant, conversation, for_update=True, turn=completed.turn)
-    continue_turn(conn, state, [*given(refusal), *given(streamed), *given(scored), completed], now)
+    continue_turn(
+        conn, state, [*given(refusal), *given(streamed), *given(scored), *given(parsed), completed], now
+    )
     if completed.dropped_items:
         # No later prompt begins as the windows before this one did.
         artifacts.forget_conversation(conn, tenant, conversation)
@@ -202,42 +216,59 @@ def fail_turn(
     code: str,
     message: str,
     now: datetime,
-    partial_text: str = "",
-    streamed: TurnStreamed | None = None,
+    said: Said | None = None,
 ) -> None:
-    """Ends a turn whatever it is doing; one that has ended already is left as it is."""
+    """Ends a turn whatever it is doing; one that has ended already is left as it is.
+
+    `said` comes from the process that runs it; None where that is another: then it is what was stored of it.
+    """
     state = heads.load_head(conn, tenant, conversation, for_update=True, turn=turn)
     current = decide.find_turn(state, turn)
     events: list[TurnEvent] = []
-    if current.state is TurnState.PINNED:
-        events.append(
-            AttemptFailed(turn=turn, attempt=current.attempt, reason=message, partial_text=partial_text)
-        )
     if current.state in (TurnState.PINNED, TurnState.STARTED):
-        events += given(streamed)
+        said = said or _stored(conn, tenant, turn)
+        if current.state is TurnState.PINNED:
+            events.append(
+                AttemptFailed(turn=turn, attempt=current.attempt, reason=message, partial_text=said.text)
+            )
+        events += given(said.streamed)
         events.append(TurnFailed(turn=turn, code=code, message=message))
         continue_turn(conn, state, events, now)
     turns.close_turn(conn, tenant=tenant, turn=turn)
     rebuilds.supersede(conn, turn=turn)
 
 
-def fail_orphan(
-    conn: Connection, tenant: TenantId, conversation: ConversationId, turn: TurnId, now: datetime
+def give_up_attempt(
+    conn: Connection,
+    *,
+    tenant: TenantId,
+    conversation: ConversationId,
+    turn: TurnId,
+    reason: str,
+    now: datetime,
 ) -> None:
-    """For a turn whose owner has let its lease run out, unless it has come back meanwhile."""
-    # The stream's lock first and the turn's row then, as whoever completes it does.
-    event_store.lock_stream(conn, tenant, conversation)
-    if not turns.is_orphan(conn, tenant=tenant, turn=turn):
+    """Ends the attempt that is under way, if there is one: another may follow it."""
+    state = heads.load_head(conn, tenant, conversation, for_update=True, turn=turn)
+    current = decide.find_turn(state, turn)
+    if current.state is not TurnState.PINNED:
         return
-    fail_turn(
-        conn,
-        tenant=tenant,
-        conversation=conversation,
-        turn=turn,
-        code="orphaned",
-        message="The process that ran this turn stopped before it had an answer. Nothing of it was accepted; send it again.",
-        now=now,
-    )
+    text = _stored(conn, tenant, turn).text
+    failed = AttemptFailed(turn=turn, attempt=current.attempt, reason=reason, partial_text=text)
+    continue_turn(conn, state, [failed], now)
+    rebuilds.supersede(conn, turn=turn)
+
+
+def _stored(conn: Connection, tenant: TenantId, turn: TurnId) -> Said:
+    """Of a turn that runs elsewhere, or did."""
+    known = turn_chunks.progress(conn, tenant=tenant, turn=turn, since=0)
+    if known is None:
+        return Said()
+    told = Told()
+    retelling = Retelling(told, direct=not known.background)
+    retelling.tell(known.chunks)
+    retelling.take_over()
+    streamed = told.cuts.as_event(turn, item_of(turn), None) if known.streamed else None
+    return Said(text=told.text, streamed=streamed)
 
 
 def _policy(started: TurnStarted) -> OnUpgrade:

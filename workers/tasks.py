@@ -6,13 +6,16 @@ from typing import Any
 from celery import Celery
 
 from service.domain.errors import Internal
-from service.queue import CHECKPOINT_TASK, REBUILD_TASK
+from service.queue import CHECKPOINT_TASK, REBUILD_TASK, TURN_TASK
 from service.settings import Settings
 from workers.checkpoints import Schedule, write_checkpoint
 from workers.pool_process import PoolProcess
 from workers.rebuild_runner import run_rebuild
+from workers.turn_work import run_turn
 
 LONGEST_CHECKPOINT_S = 3600
+LONGEST_TURN_S = 6 * 3600
+"""A turn ends by its own limits, long before; this one is for a process that does not."""
 
 
 class WorkerApp(Celery):
@@ -28,6 +31,16 @@ def register_tasks(app: WorkerApp) -> None:
     @app.task(name=REBUILD_TASK)
     def rebuild(rebuild_id: str) -> None:
         run_rebuild(_process(app), rebuild_id)
+
+    # Done with when its row is somebody's: what becomes of that one the sweeper sees by its lease, and no message knows.
+    @app.task(
+        name=TURN_TASK,
+        acks_late=False,
+        soft_time_limit=LONGEST_TURN_S,
+        time_limit=LONGEST_TURN_S + 60,
+    )
+    def turn(turn_id: str) -> None:
+        run_turn(_process(app), turn_id)
 
     # Not given back by a broker that finds it long: the beat asks again for one that was not written.
     @app.task(

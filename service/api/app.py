@@ -34,10 +34,11 @@ from service.api.metrics import Metrics
 from service.api.openapi.document import document
 from service.api.rate_limit import RateLimiter
 from service.api.request_id import RequestId
-from service.api.turn_job import Tools
+from service.api.turn_job import Tools, unheard
 from service.api.turn_runner import TurnRunner
 from service.api.wiring import Service
 from service.domain.errors import EverturnError
+from service.domain.events import TurnId
 from service.domain.plan import RebuildQueue
 from service.engine.client import KEEPALIVE_S, timeouts
 from service.settings import Settings
@@ -80,8 +81,16 @@ def now() -> datetime:
     return datetime.now(UTC)
 
 
-def create_app(settings: Settings, *, ring: Callable[[str, RebuildQueue], None]) -> FastAPI:
-    """Args: ring: tells the workers of a rebuild, by its id and its queue."""
+def create_app(
+    settings: Settings,
+    *,
+    ring: Callable[[str, RebuildQueue], None],
+    ring_turn: Callable[[TurnId], None] = unheard,
+) -> FastAPI:
+    """Args:
+    ring: tells the workers of a rebuild, by its id and its queue.
+    ring_turn: tells them of a turn that waits for one of them.
+    """
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
@@ -102,6 +111,7 @@ def create_app(settings: Settings, *, ring: Callable[[str, RebuildQueue], None])
                 database=database,
                 http=http,
                 ring=ring,
+                ring_turn=ring_turn,
                 settings=settings,
                 metrics=metrics,
                 owner=owner,

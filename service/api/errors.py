@@ -28,6 +28,7 @@ from service.domain.errors import (
     Unauthenticated,
     Unavailable,
 )
+from service.engine.protocol import NAMED_BY_CLIENTS
 
 log = getLogger(__name__)
 
@@ -82,9 +83,13 @@ STATUS_OF_FAILED_TURN = {
     "orphaned": 503,
     "storage_unavailable": 503,
     "still_running": 503,
+    "deadline_exceeded": 504,
     "internal_error": 500,
 }
 """By the code of its turn.failed; the others are faults of the input."""
+
+PARAM_OF_FAILED_TURN = {code: param for param, code in NAMED_BY_CLIENTS.items()}
+"""What an engine refused of a request, by the code; the others are faults of the input."""
 
 RETRY_SOON = {"retry-after": "1", "x-should-retry": "true"}
 NO_RETRY = {"x-should-retry": "false"}
@@ -136,7 +141,7 @@ def _retry_headers(error: Exception, shape: Shape) -> dict[str, str]:
 def failed_turn_response(code: str, message: str, turn: str) -> JSONResponse:
     status = STATUS_OF_FAILED_TURN.get(code, 400)
     fault = "invalid_request_error" if status == HTTPStatus.BAD_REQUEST else "server_error"
-    param = "input" if status == HTTPStatus.BAD_REQUEST else None
+    param = PARAM_OF_FAILED_TURN.get(code, "input") if status == HTTPStatus.BAD_REQUEST else None
     response = envelope(status, message=message, type_=fault, code=code, param=param, response_id=turn)
     response.headers.update(NO_RETRY)
     return response

@@ -72,6 +72,33 @@ class Metrics:
             registry=self.registry,
         )
 
+        self.turns_queued = Gauge(
+            "everturn_turn_queue_depth",
+            "Turns that workers run or are to run.",
+            ["kind", "state"],
+            registry=self.registry,
+        )
+        self.oldest_turn_s = Gauge(
+            "everturn_turn_queue_oldest_seconds",
+            "Seconds since the oldest of them was accepted.",
+            ["kind", "state"],
+            registry=self.registry,
+        )
+        self.turns_recovered = Gauge(
+            "everturn_turns_recovered",
+            "Turns that were taken from a process that went silent or was stopped, ever.",
+            registry=self.registry,
+        )
+
+    def show_turns(self, depths: Mapping[tuple[str, str], tuple[int, float]], recovered: int) -> None:
+        """As `show_queues`."""
+        for gauge in (self.turns_queued, self.oldest_turn_s):
+            gauge.clear()
+        for labels, (depth, oldest_s) in depths.items():
+            self.turns_queued.labels(*labels).set(depth)
+            self.oldest_turn_s.labels(*labels).set(oldest_s)
+        self.turns_recovered.set(recovered)
+
     def show_queues(
         self,
         depths: Mapping[tuple[str, str], tuple[int, float]],

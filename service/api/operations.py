@@ -16,7 +16,7 @@ from starlette.responses import JSONResponse, Response
 from service.api.database import ALL_TENANTS
 from service.api.wiring import ServiceOf
 from service.domain.plan import EngineState
-from service.store import fleet, rollout_facts, rollouts
+from service.store import fleet, rollout_facts, rollouts, turn_queue
 
 log = getLogger(__name__)
 router = APIRouter()
@@ -48,8 +48,13 @@ async def readyz(service: ServiceOf) -> Response:
 async def metrics(service: ServiceOf) -> Response:
     """Without a database, what this process has counted by itself."""
     try:
-        depths, percents = await service.database.run(
-            lambda conn: (rollout_facts.queue_depths(conn), rollouts.percents(conn)),
+        depths, percents, waiting, recovered = await service.database.run(
+            lambda conn: (
+                rollout_facts.queue_depths(conn),
+                rollouts.percents(conn),
+                turn_queue.depths(conn),
+                turn_queue.recovered(conn),
+            ),
             reach=ALL_TENANTS,
             within_s=DATABASE_PATIENCE_S,
         )
@@ -57,6 +62,7 @@ async def metrics(service: ServiceOf) -> Response:
         log.warning("queues and rollouts cannot be counted now: %s", error)
     else:
         service.metrics.show_queues(depths, percents)
+        service.metrics.show_turns(waiting, recovered)
     return Response(service.metrics.exposition(), media_type=CONTENT_TYPE_LATEST)
 
 

@@ -2,15 +2,14 @@
 
 import asyncio
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime
 from logging import getLogger
 from time import monotonic
 
 from service import turn_flow
+from service.api.bell import Bell
 from service.api.database import Database
 from service.api.metrics import Metrics
-from service.domain.errors import Unavailable
 from service.domain.events import AttemptFailed
 from service.domain.head import Head
 from service.domain.plan import RebuildQueue
@@ -22,8 +21,6 @@ log = getLogger(__name__)
 
 POLLS_S = (0.05, 0.25)
 """While a rebuild should be a matter of moments, and after the first second."""
-RING_THREADS = 4
-"""Of their own: a broker that does not answer must not hold up the look-ups of names, which share asyncio's threads."""
 
 
 class RebuildWithdrawn(Exception):
@@ -36,7 +33,9 @@ Ring = Callable[[str, RebuildQueue], None]
 class RebuildWait:
     def __init__(
         self,
+        *,
         database: Database,
+        bell: Bell,
         ring: Ring,
         settings: Settings,
         metrics: Metrics,
@@ -44,11 +43,10 @@ class RebuildWait:
     ) -> None:
         self._clock = clock
         self._database = database
+        self._bell = bell
         self._ring = ring
         self._settings = settings
         self._metrics = metrics
-        self._threads = ThreadPoolExecutor(RING_THREADS, thread_name_prefix="ring")
-        self._rings: set[asyncio.Task[None]] = set()
 
     async def until_over(self, pinned: Pinned, rebuild: str, note: Callable[[str], None]) -> tuple[Head, str]:
         """The head to decode on, and why its KV is what it is; without the rebuild as exact, only slower.
@@ -57,9 +55,7 @@ class RebuildWait:
             RebuildWithdrawn: a rollout was taken back: the turn is to be planned anew.
             FenceLost: the turn was ended elsewhere.
         """
-        bell = asyncio.create_task(self._ring_for(rebuild))
-        self._rings.add(bell)
-        bell.add_done_callback(self._rings.discard)
+        self._bell.ring(lambda: self._ring(rebuild, RebuildQueue.INTERACTIVE), f"rebuild {rebuild}")
         began = monotonic()
         row = await self._watched(rebuild, began, note)
         state = "lost" if row is None else row.state.value
@@ -93,9 +89,6 @@ class RebuildWait:
         )
         raise RebuildWithdrawn(reason)
 
-    def close(self) -> None:
-        self._threads.shutdown(wait=False, cancel_futures=True)
-
     async def _watched(
         self, rebuild: str, began: float, note: Callable[[str], None]
     ) -> rebuilds.Rebuild | None:
@@ -109,11 +102,3 @@ class RebuildWait:
                 return row
             note(f"rebuilding: {row.tokens_done} of {row.tokens_total} tokens")
             await asyncio.sleep(POLLS_S[waited > 1])
-
-    async def _ring_for(self, rebuild: str) -> None:
-        loop = asyncio.get_running_loop()
-        try:
-            await loop.run_in_executor(self._threads, self._ring, rebuild, RebuildQueue.INTERACTIVE)
-        except Unavailable as error:
-            self._metrics.doorbell_failures.inc()
-            log.warning("rebuild %s waits for the sweeper: %s", rebuild, error)

@@ -1,12 +1,15 @@
 """OpenAI's objects, built from what is stored: the same for the first answer and for every later reading."""
 
+import json
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from service.conversation_flow import CANCELLED, StoredConversation, StoredTurn
-from service.domain.conversation import Item
-from service.domain.events import KvSource, Role, TurnCompleted, TurnScored
+from service.api.output_items import call_object, call_output_object, reasoning_object
+from service.conversation_flow import CANCELLED, DISCONNECTED, StoredConversation, StoredTurn
+from service.domain.conversation import Item, answer_items
+from service.domain.events import KvSource, Role, TurnAsked, TurnCompleted, TurnId, TurnParsed, TurnScored
+from service.domain.items import ItemKind
 from service.domain.turn import Turn, TurnState
 
 LENGTH = "length"
@@ -37,6 +40,18 @@ def list_object(page: Sequence[Item], *, has_more: bool) -> dict[str, Any]:
 
 
 def item_object(item: Item) -> dict[str, Any]:
+    match item.kind:
+        case ItemKind.MESSAGE:
+            return _message_object(item)
+        case ItemKind.FUNCTION_CALL:
+            return call_object(item, "completed")
+        case ItemKind.FUNCTION_CALL_OUTPUT:
+            return call_output_object(item)
+        case ItemKind.REASONING:
+            return reasoning_object(item, "completed")
+
+
+def _message_object(item: Item) -> dict[str, Any]:
     part = (
         output_text(item.text) if item.role is Role.ASSISTANT else {"type": "input_text", "text": item.text}
     )
@@ -82,11 +97,20 @@ def status_of(turn: Turn) -> str:
         case TurnState.FAILED:
             return "failed"
         case TurnState.STARTED | TurnState.PINNED:
-            return "in_progress"
+            return "queued" if is_queued(turn) else "in_progress"
+
+
+def in_background(turn: Turn) -> bool:
+    return turn.started.terms is not None and turn.started.terms.background
+
+
+def is_queued(turn: Turn) -> bool:
+    """Nobody has begun to answer it, and nobody waits for that."""
+    return in_background(turn) and turn.attempt == 0
 
 
 def is_cancelled(turn: Turn) -> bool:
-    return turn.failed is not None and turn.failed.code == CANCELLED
+    return turn.failed is not None and turn.failed.code in (CANCELLED, DISCONNECTED)
 
 
 def opening_object(stored: StoredTurn) -> dict[str, Any]:
@@ -106,27 +130,24 @@ def response_object(stored: StoredTurn) -> dict[str, Any]:
         "created_at": int(stored.created_at.timestamp()),
         "completed_at": int(ended_at.timestamp()) if ended_at and status == "completed" else None,
         "status": status,
-        "background": False,
+        "background": in_background(turn),
         "error": _error(turn),
         "incomplete_details": {"reason": "max_output_tokens"} if status == "incomplete" else None,
         "instructions": texts[started.instructions] if started.instructions else None,
         "max_output_tokens": started.sampling.max_output_tokens,
         "model": started.alias,
-        "output": [_answer(turn, completed, status)] if completed else [],
-        "parallel_tool_calls": True,
+        "output": _output(turn, completed, status) if completed else [],
         "previous_response_id": stored.previous.turn if stored.previous else None,
         "conversation": {"id": stored.state.id},
         "reasoning": {"effort": None, "summary": None},
         "service_tier": "default",
         "store": True,
         "temperature": started.sampling.temperature,
-        "text": {"format": {"type": "text"}},
-        "tool_choice": "auto",
-        "tools": [],
+        **_asked(turn.asked),
         "top_logprobs": started.sampling.top_logprobs or 0,
         "top_p": started.sampling.top_p,
         "truncation": "auto" if started.truncate else "disabled",
-        **({"usage": _usage(completed)} if completed else {}),
+        **({"usage": _usage(completed, turn.parsed)} if completed else {}),
         "metadata": dict(started.metadata),
         **_provenance(stored),
     }
@@ -138,11 +159,42 @@ def _error(turn: Turn) -> dict[str, str] | None:
     return {"code": turn.failed.code, "message": turn.failed.message}
 
 
-def _answer(turn: Turn, completed: TurnCompleted, status: str) -> dict[str, Any]:
-    return output_message(completed.item, status, [output_text(completed.text, turn.scored)])
+def _asked(asked: TurnAsked | None) -> dict[str, Any]:
+    """As it was sent, with what was left out."""
+    if asked is None:
+        asked = TurnAsked(turn=TurnId(""), tools="", tool_choice="", text_format="")
+    return {
+        "parallel_tool_calls": asked.parallel_tool_calls,
+        "text": {"format": json.loads(asked.text_format or '{"type": "text"}')},
+        "tool_choice": json.loads(asked.tool_choice or '"auto"'),
+        "tools": json.loads(asked.tools or "[]"),
+    }
 
 
-def _usage(completed: TurnCompleted) -> dict[str, Any]:
+def _output(turn: Turn, completed: TurnCompleted, status: str) -> list[dict[str, Any]]:
+    items = answer_items(completed, turn.parsed)
+    return [
+        output_object(item, "completed" if item is not items[-1] else status, scored_of(turn))
+        for item in items
+    ]
+
+
+def output_object(item: Item, status: str, scored: TurnScored | None) -> dict[str, Any]:
+    match item.kind:
+        case ItemKind.FUNCTION_CALL:
+            return call_object(item, status)
+        case ItemKind.REASONING:
+            return reasoning_object(item, status)
+        case _:
+            return output_message(item.id, status, [output_text(item.text, scored)])
+
+
+def scored_of(turn: Turn) -> TurnScored | None:
+    """What was scored are the tokens of all that the model wrote: of a message among other items it is not known."""
+    return turn.scored if turn.parsed is None else None
+
+
+def _usage(completed: TurnCompleted, parsed: TurnParsed | None) -> dict[str, Any]:
     return {
         "input_tokens": completed.prompt_tokens,
         "input_tokens_details": {
@@ -150,7 +202,7 @@ def _usage(completed: TurnCompleted) -> dict[str, Any]:
             "cache_write_tokens": 0,
         },
         "output_tokens": len(completed.output),
-        "output_tokens_details": {"reasoning_tokens": 0},
+        "output_tokens_details": {"reasoning_tokens": parsed.reasoning_tokens if parsed else 0},
         "total_tokens": completed.prompt_tokens + len(completed.output),
     }
 

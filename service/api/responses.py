@@ -1,6 +1,6 @@
 """`POST /v1/responses`: a turn asked for, streamed or waited for, or only counted."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from re import fullmatch
 from time import monotonic
 from typing import Any, Self
@@ -10,35 +10,39 @@ from sqlalchemy import Connection
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 
+from service.api.acceptance import accept
 from service.api.body import read_object
-from service.api.channel import TurnChannel
+from service.api.channel import TurnChannel, View
 from service.api.conversations import if_match
 from service.api.errors import RETRY_SOON, failed_turn_response
+from service.api.listening import ListenedStream, listen
 from service.api.prompt import carried_window, render_prompt
 from service.api.response_object import is_cancelled, response_object
 from service.api.schemas import ResponseBody, parse_count_body, parse_input, parse_response_body, request_hash
 from service.api.sse import turn_events
+from service.api.terms import terms_of
 from service.api.wiring import Service, ServiceOf, Tenant, TenantOf
 from service.conversation_flow import (
-    NewMessage,
     StoredTurn,
-    TurnRequest,
-    accept_turn,
     find_response,
     preview_turn,
 )
 from service.domain.conversation import Conversation
 from service.domain.errors import InvalidInput
-from service.domain.events import ConversationId, OnUpgrade, Sampling, TenantId, TurnId, TurnStarted
+from service.domain.events import ConversationId, OnUpgrade, Sampling, TenantId, TurnId
+from service.domain.new_items import NewItem
 from service.domain.plan import Engine
 from service.domain.revision import RevisionDigest, parse_digest
 from service.domain.transcript import Transcript
 from service.domain.turn import TurnState
 from service.turn_flow import find_engine
+from service.turn_request import Beginning, TurnRequest
 
 router = APIRouter()
 
 HEADERS_WAIT_S = 0.5
+CLIENT_GONE = 499
+"""As proxies log it; nobody is left to read it."""
 NO_BUFFERING = {"cache-control": "no-cache", "x-accel-buffering": "no"}
 
 
@@ -46,28 +50,37 @@ NO_BUFFERING = {"cache-control": "no-cache", "x-accel-buffering": "no"}
 async def create(request: Request, service: ServiceOf, tenant: TenantOf) -> Response:
     document = await read_object(request, service.settings.max_body_bytes, tenant.limits)
     body = parse_response_body(document)
-    wanted = _wanted(
-        service, tenant, body, _Asked.by(request, request_hash(document)), parse_input(body.input)
+    asked = _Asked.by(request, request_hash(document))
+    terms = terms_of(
+        background=bool(body.background),
+        headers=request.headers,
+        metadata=body.metadata or {},
+        settings=service.settings,
     )
-    accepted = await service.database.run(
-        lambda conn: accept_turn(
-            conn,
-            wanted,
-            owner=service.owner,
-            lease_s=service.settings.turn_lease_s,
-            now=service.clock(),
-            new_id=service.new_id,
-        )
+    wanted = replace(
+        _wanted(service, tenant, body, asked, parse_input(body.input)),
+        turn=TurnId(service.new_id("resp_")),
+        terms=terms,
+        streamed=bool(body.stream),
     )
-    runner = service.runner
+    accepted = await accept(service, wanted)
+    runner, turn = service.runner, accepted.turn
+    if terms.background:
+        if accepted.fresh:
+            runner.ring(turn)
+        if body.stream:
+            return await stream_of(service, tenant.id, turn, runner.watch(tenant.id, turn), after=None)
+        stored = await load(service, tenant.id, turn)
+        return JSONResponse(response_object(stored), headers=extra_headers(stored))
     if accepted.fresh:
-        channel = runner.start(tenant.id, accepted, streamed=bool(body.stream))
+        channel = runner.start(tenant.id, accepted, streamed=wanted.streamed, terms=terms)
     else:
-        channel = runner.watch(tenant.id, accepted.turn)
+        channel = runner.watch(tenant.id, turn)
     if body.stream:
         await _settled(channel)
-        return await stream_of(service, tenant.id, accepted.turn, channel, after=None)
-    return await _answer(service, tenant, accepted.turn, channel)
+        return await stream_of(service, tenant.id, turn, channel, after=None)
+    view = await listen(request, channel, lambda: runner.left(turn))
+    return await _answer(service, tenant, turn, view)
 
 
 @router.post("/v1/responses/input_tokens")
@@ -76,19 +89,20 @@ async def count(request: Request, service: ServiceOf, tenant: TenantOf) -> dict[
     body = parse_count_body(await read_object(request, service.settings.max_body_bytes))
     wanted = _wanted(service, tenant, body, _Asked(), () if body.input is None else parse_input(body.input))
 
-    def placed(conn: Connection) -> tuple[Conversation, TurnStarted, Engine, bool]:
-        state, started = preview_turn(conn, wanted, service.new_id)
-        return state, started, *find_engine(conn, state, started=started)
+    def placed(conn: Connection) -> tuple[Conversation, Beginning, Engine, bool]:
+        state, turn = preview_turn(conn, wanted, service.new_id)
+        return state, turn, *find_engine(conn, state, started=turn.started)
 
-    state, started, engine, carry = await service.database.run(placed)
-    transcript = Transcript.of(state)
+    state, turn, engine, carry = await service.database.run(placed)
+    transcript = replace(Transcript.of(state), asked=turn.asked)
     carried = carried_window(transcript) if carry else None
-    prompt = await render_prompt(service.http, engine, transcript, carried, started)
+    prompt = await render_prompt(service.http, engine, transcript, carried, turn.started)
     return {"object": "response.input_tokens", "input_tokens": len(prompt.token_ids)}
 
 
-async def _answer(service: Service, tenant: Tenant, turn: TurnId, channel: TurnChannel) -> Response:
-    view = await channel.ended()
+async def _answer(service: Service, tenant: Tenant, turn: TurnId, view: View | None) -> Response:
+    if view is None:
+        return Response(status_code=CLIENT_GONE)
     stored = await load(service, tenant.id, turn)
     match stored.turn.state:
         case TurnState.COMPLETED:
@@ -135,7 +149,7 @@ def _wanted(
     tenant: Tenant,
     body: ResponseBody,
     asked: _Asked,
-    messages: tuple[NewMessage, ...],
+    messages: tuple[NewItem, ...],
 ) -> TurnRequest:
     conversation = body.conversation_id
     sampling = Sampling(
@@ -158,6 +172,7 @@ def _wanted(
         revision=_pin(body, asked),
         sampling=sampling,
         truncate=body.truncation == "auto",
+        wants=body.wants,
         metadata=body.metadata or {},
         idempotency_key=asked.idempotency_key,
         request_hash=asked.request_hash,
@@ -204,7 +219,7 @@ async def stream_of(
 ) -> StreamingResponse:
     headers = NO_BUFFERING | extra_headers(await load(service, tenant, turn))
     events = turn_events(channel, lambda: load(service, tenant, turn), service.settings.heartbeat_s, after)
-    return StreamingResponse(events, media_type="text/event-stream", headers=headers)
+    return ListenedStream(events, channel, lambda: service.runner.left(turn), headers)
 
 
 def extra_headers(stored: StoredTurn) -> dict[str, str]:

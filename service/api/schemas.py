@@ -6,11 +6,13 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from service.api.body import StrictBody, effective, param_name, parse
-from service.conversation_flow import NewMessage
+from service.api.body import StrictBody, effective, parse
+from service.api.items import parse_items
+from service.api.wants import parse_wants
 from service.domain import canonical
 from service.domain.errors import InvalidInput
 from service.domain.events import Role
+from service.domain.new_items import NewItem, NewMessage, NewOutput, Wants
 
 Metadata = Annotated[
     dict[Annotated[str, Field(max_length=64)], Annotated[str, Field(max_length=512)]], Field(max_length=16)
@@ -34,15 +36,10 @@ Policy = Literal["replay", "stay", "stay_strict"]
 MAX_INITIAL_ITEMS = 20
 
 WITHOUT_EFFECT: Mapping[str, tuple[object, ...]] = {
-    "background": (False,),
-    "parallel_tool_calls": (True,),
     "reasoning": (),
     "service_tier": ("auto", "default"),
     "store": (True,),
     "stream_options": ({}, {"include_obfuscation": False}),
-    "text": ({}, {"format": {"type": "text"}}),
-    "tool_choice": ("auto", "none"),
-    "tools": ([],),
 }
 """Values of OpenAI's other parameters that ask for what is done anyway; null does so for every one of them."""
 
@@ -93,6 +90,7 @@ class ResponseBody(StrictBody):
     previous_response_id: str | None = None
     instructions: str | None = None
     stream: bool | None = None
+    background: bool | None = None
     max_output_tokens: int | None = Field(default=None, ge=1, le=1_000_000)
     include: list[Include] | None = None
     top_logprobs: int | None = Field(default=None, ge=0, le=20)
@@ -102,11 +100,22 @@ class ResponseBody(StrictBody):
     on_upgrade: Policy | None = None
     revision: str | None = None
     truncation: Literal["auto", "disabled"] | None = None
+    tools: list[Any] | None = None
+    tool_choice: Any = None
+    parallel_tool_calls: bool | None = None
+    text: Any = None
 
     @property
     def logprobs(self) -> int | None:
         """How many candidates beside each token; None where none are asked for."""
         return (self.top_logprobs or 0) if LOGPROBS in (self.include or ()) else None
+
+    @property
+    def wants(self) -> Wants:
+        """Raises: InvalidInput: naming the field."""
+        return parse_wants(
+            self.tools, self.tool_choice, self.text, parallel_tool_calls=self.parallel_tool_calls
+        )
 
     @property
     def conversation_id(self) -> str | None:
@@ -122,6 +131,12 @@ class ResponseBody(StrictBody):
 
 def parse_response_body(document: Mapping[str, Any]) -> ResponseBody:
     """Raises: InvalidInput: naming the parameter."""
+    if document.get("background") is True and document.get("store") is False:
+        raise InvalidInput(
+            "'background' needs 'store' to be true: the response is read later.",
+            "background",
+            "unsupported_parameter",
+        )
     body = parse(ResponseBody, effective(document, WITHOUT_EFFECT, REFUSED))
     if body.top_logprobs and LOGPROBS not in (body.include or ()):
         raise InvalidInput(
@@ -168,8 +183,8 @@ def request_hash(document: Mapping[str, Any]) -> str:
     return sha256(canonical.encode(document)).hexdigest()
 
 
-def parse_input(value: object) -> tuple[NewMessage, ...]:
-    """A string, or a list of messages with text parts.
+def parse_input(value: object) -> tuple[NewItem, ...]:
+    """A string, or a list of items.
 
     Raises:
         InvalidInput: naming the part.
@@ -179,73 +194,20 @@ def parse_input(value: object) -> tuple[NewMessage, ...]:
     if isinstance(value, str):
         value = [{"role": "user", "content": value}]
     if not isinstance(value, list):
-        raise InvalidInput("'input' must be a string or a list of messages.", "input")
+        raise InvalidInput("'input' must be a string or a list of items.", "input")
     if not value:
         raise InvalidInput("'input' is empty: there is nothing to answer.", "input", "empty_input")
-    messages = parse_messages(value, "input")
-    if not any(m.text.strip() for m in messages if m.role is Role.USER):
+    items = parse_items(value, "input")
+    if not any(map(_wants_answer, items)):
         raise InvalidInput(
-            "'input' has no text from a user: there is nothing to answer.", "input", "empty_input"
+            "'input' has neither text from a user nor the output of a function call: there is nothing to answer.",
+            "input",
+            "empty_input",
         )
-    return messages
+    return items
 
 
-def parse_messages(items: list[Any], param: str) -> tuple[NewMessage, ...]:
-    """Raises: InvalidInput: naming the part."""
-    return tuple(_message(item, (param, number)) for number, item in enumerate(items))
-
-
-_ROLES = {"user": Role.USER, "assistant": Role.ASSISTANT, "system": Role.SYSTEM, "developer": Role.SYSTEM}
-_TEXT_PARTS = {
-    "input_text": {"type", "text"},
-    # What a client echoes of an answer that it got from us.
-    "output_text": {"type", "text", "annotations", "logprobs"},
-}
-
-
-def _message(item: object, path: tuple[str | int, ...]) -> NewMessage:
-    if not isinstance(item, dict):
-        raise InvalidInput(f"'{param_name(path)}' must be a message object.", param_name(path))
-    if (kind := item.get("type", "message")) != "message":
-        name = param_name((*path, "type"))
-        raise InvalidInput(
-            f"'{name}' is {kind!r}; only messages of text are supported.", name, "unsupported_item"
-        )
-    for key in item:
-        if key not in {"type", "role", "content", "id", "status"} and item[key] is not None:
-            name = param_name((*path, key))
-            raise InvalidInput(f"Unsupported parameter: '{name}'.", name, "unsupported_parameter")
-    role = item.get("role")
-    if not isinstance(role, str) or role not in _ROLES:
-        name = param_name((*path, "role"))
-        raise InvalidInput(f"'{name}' must be one of {', '.join(_ROLES)}.", name)
-    return NewMessage(role=_ROLES[role], text=_text(item.get("content"), (*path, "content")))
-
-
-def _text(content: object, path: tuple[str | int, ...]) -> str:
-    if isinstance(content, str):
-        return content
-    if not isinstance(content, list) or not content:
-        name = param_name(path)
-        raise InvalidInput(f"'{name}' must be a string or a list of text parts.", name)
-    return "\n".join(_part(part, (*path, number)) for number, part in enumerate(content))
-
-
-def _part(part: object, path: tuple[str | int, ...]) -> str:
-    kind = part.get("type") if isinstance(part, dict) else None
-    if not isinstance(part, dict) or kind not in _TEXT_PARTS:
-        name = param_name((*path, "type"))
-        raise InvalidInput(
-            f"'{name}' is {kind!r}; only 'input_text' and 'output_text' are supported.",
-            name,
-            "unsupported_item",
-        )
-    for key in part:
-        if key not in _TEXT_PARTS[kind] and part[key] is not None:
-            name = param_name((*path, key))
-            raise InvalidInput(f"Unsupported parameter: '{name}'.", name, "unsupported_parameter")
-    if not isinstance(part.get("text"), str):
-        name = param_name((*path, "text"))
-        raise InvalidInput(f"'{name}' must be a string.", name)
-    text: str = part["text"]
-    return text
+def _wants_answer(item: NewItem) -> bool:
+    return isinstance(item, NewOutput) or (
+        isinstance(item, NewMessage) and item.role is Role.USER and bool(item.text.strip())
+    )

@@ -12,21 +12,28 @@ further attempt is announced by our own event `everturn.attempt`.
 """
 
 import json
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Sequence
 from typing import Any
 
+from service.api.answer_parts import said
 from service.api.channel import TurnChannel, View
+from service.api.output_items import Told, call_events, reasoning_events
 from service.api.response_object import (
+    in_background,
     opening_object,
     output_message,
     output_text,
     response_object,
+    scored_of,
     status_of,
 )
 from service.conversation_flow import StoredTurn
+from service.domain.conversation import Item, answer_items
 from service.domain.cuts import NUMBERS_APART, TAKEN_OVER
-from service.domain.events import ItemId, TurnCompleted, TurnStreamed
+from service.domain.events import ItemId, TurnCompleted, TurnScored, TurnStreamed
+from service.domain.items import ItemKind
 from service.domain.revision import RevisionDigest
+from service.domain.turn import Turn
 
 ATTEMPT_LOST = (
     "The attempt that this text came from was lost, and the next one answers in other words. "
@@ -35,6 +42,7 @@ ATTEMPT_LOST = (
 OF_TEXT = frozenset(
     {"response.output_item.added", "response.content_part.added", "response.output_text.delta"}
 )
+OF_MESSAGE = {"type": "message"}
 UNEXPLAINED = ("internal_error", "The turn ended without a result.")
 
 
@@ -50,7 +58,7 @@ async def turn_events(
     """
     writer = _Writer(after)
     # A stream that was lost before its first reader came has nothing to keep to: this one gets the answer.
-    lost = channel.cuts is not None and channel.cuts.lost and after is None
+    lost: bool | None = None
     for event in writer.opening(await load()):
         yield event
     view, cuts = None, None
@@ -58,7 +66,12 @@ async def turn_events(
         if view is not None and not await channel.moved(view, heartbeat_s):
             yield f": response.in_progress {json.dumps(view.note)}\n\n"
             continue
-        view, cuts = channel.view, None if lost else channel.cuts
+        view, cuts = channel.view, channel.cuts
+        if lost is None and cuts is not None:
+            lost = cuts.lost and after is None
+        cuts = None if lost else cuts
+        for event in writer.begun(view.attempt):
+            yield event
         if cuts is not None and view.item is not None:
             for event in writer.cut(cuts.pieces, cuts.announced, cuts.text, view.item):
                 yield event
@@ -79,6 +92,8 @@ class _Writer:
         self._pieces = 0
         self._announced = 0
         self._characters = 0
+        self._opening: dict[str, Any] = {}
+        self._waits = False
         self._took_over = False
         self._apart = False
         """Whether another process took over after the last event."""
@@ -102,9 +117,17 @@ class _Writer:
             pass
 
     def opening(self, stored: StoredTurn) -> Iterator[str]:
-        opening = opening_object(stored)
-        for name in ("response.created", "response.in_progress"):
-            yield from self._event(name, response=opening)
+        self._opening = opening_object(stored)
+        self._waits = in_background(stored.turn)
+        yield from self._event("response.created", response=self._opening)
+        name = "response.queued" if self._waits else "response.in_progress"
+        yield from self._event(name, response=self._opening)
+
+    def begun(self, attempt: int) -> Iterator[str]:
+        """Of one in the background: a worker has taken it up."""
+        if self._waits and attempt > 0:
+            self._waits = False
+            yield from self._event("response.in_progress", response=self._opening | {"status": "in_progress"})
 
     def cut(
         self, pieces: Sequence[int], announced: Sequence[RevisionDigest], text: str, item: ItemId
@@ -128,11 +151,12 @@ class _Writer:
 
     def ending(self, stored: StoredTurn, channel: TurnChannel, view: View) -> Iterator[str]:
         turn, completed = stored.turn, stored.turn.completed
+        yield from self.begun(turn.attempt)
         streamed = turn.streamed or channel.record(turn.id)
         if streamed is not None and streamed.lost and self._after is None and self._pieces == 0:
             streamed = None
         if streamed is not None:
-            text = streamed.text if streamed.lost or completed is None else completed.text
+            text = streamed.text if streamed.lost or completed is None else _said(turn, completed)
             yield from self.cut(streamed.pieces, streamed.announced, text, streamed.item)
         if streamed is not None and streamed.lost:
             yield from self._failed(stored, "attempt_lost", ATTEMPT_LOST.format(turn.id))
@@ -146,17 +170,17 @@ class _Writer:
             yield from self._failed(stored, *(view.failure or UNEXPLAINED))
 
     def _completed(self, stored: StoredTurn, completed: TurnCompleted, *, cut: bool) -> Iterator[str]:
-        item, text, status = completed.item, completed.text, status_of(stored.turn)
-        if not cut and text:
-            yield from self.cut((len(text),), (), text, item)
-        if not text:
-            yield from self._open(item)
-        part = output_text(text, stored.turn.scored)
-        logprobs = part["logprobs"]
-        yield from self._event("response.output_text.done", **_place(item), text=text, logprobs=logprobs)
-        yield from self._event("response.content_part.done", **_place(item), part=part)
-        message = output_message(item, status, [part])
-        yield from self._event("response.output_item.done", output_index=0, item=message)
+        items = answer_items(completed, stored.turn.parsed)
+        status, scored = status_of(stored.turn), scored_of(stored.turn)
+        for index, item in enumerate(items):
+            reached = status if item is items[-1] else "completed"
+            match item.kind:
+                case ItemKind.FUNCTION_CALL:
+                    yield from self._told(call_events(item, index, reached))
+                case ItemKind.REASONING:
+                    yield from self._told(reasoning_events(item, index, reached))
+                case _:
+                    yield from self._message(item, index, reached, scored)
         if not cut:
             self._go_on_after_the_reader(None)
         yield from self._event(f"response.{status}", response=response_object(stored))
@@ -169,10 +193,29 @@ class _Writer:
         }
         yield from self._event("response.failed", response=ended)
 
-    def _open(self, item: ItemId) -> Iterator[str]:
+    def _message(self, item: Item, index: int, status: str, scored: TurnScored | None) -> Iterator[str]:
+        """The rest of it: what an answer that has to be taken apart says is sent once it is known."""
+        text, place = item.text, _place(item.id, index)
+        if self._characters == 0:
+            yield from self._open(item.id, index)
+        if rest := text[self._characters :]:
+            self._characters = len(text)
+            yield from self._event("response.output_text.delta", **place, delta=rest, logprobs=[])
+        part = output_text(text, scored)
+        logprobs = part["logprobs"]
+        yield from self._event("response.output_text.done", **place, text=text, logprobs=logprobs)
+        yield from self._event("response.content_part.done", **place, part=part)
+        message = output_message(item.id, status, [part])
+        yield from self._event("response.output_item.done", output_index=index, item=message)
+
+    def _told(self, events: Iterable[Told]) -> Iterator[str]:
+        for name, fields in events:
+            yield from self._event(name, **fields)
+
+    def _open(self, item: ItemId, index: int = 0) -> Iterator[str]:
         message = output_message(item, "in_progress", [])
-        yield from self._event("response.output_item.added", output_index=0, item=message)
-        yield from self._event("response.content_part.added", **_place(item), part=output_text(""))
+        yield from self._event("response.output_item.added", output_index=index, item=message)
+        yield from self._event("response.content_part.added", **_place(item, index), part=output_text(""))
 
     def _take_over(self) -> None:
         first = self._number
@@ -186,15 +229,21 @@ class _Writer:
         if unknown and self._after is not None:
             self._number = max(self._number, self._after + 1)
 
-    def _event(self, name: str, **fields: Any) -> Iterator[str]:
+    def _event(self, name: str, /, **fields: Any) -> Iterator[str]:
         if self._apart:
             self._apart = False
             self._number += NUMBERS_APART
         number, self._number = self._number, self._number + 1
-        if (self._after is None or number > self._after) and not (self._mute and name in OF_TEXT):
+        muted = self._mute and name in OF_TEXT and fields.get("item", OF_MESSAGE)["type"] == "message"
+        if (self._after is None or number > self._after) and not muted:
             data = {"type": name, "sequence_number": number} | fields
             yield f"event: {name}\ndata: {json.dumps(data)}\n\n"
 
 
-def _place(item: ItemId) -> dict[str, Any]:
-    return {"item_id": item, "output_index": 0, "content_index": 0}
+def _place(item: ItemId, index: int = 0) -> dict[str, Any]:
+    return {"item_id": item, "output_index": index, "content_index": 0}
+
+
+def _said(turn: Turn, completed: TurnCompleted) -> str:
+    """What an answer shows as text."""
+    return completed.text if turn.parsed is None else said(turn.parsed.parts)

@@ -1,5 +1,6 @@
 """One turn's work in this process: what it is run with, and what is known of it so far."""
 
+import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -8,12 +9,13 @@ import httpx
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 
+from service.api.attempt import Attempt
 from service.api.channel import TurnChannel
 from service.api.database import Database
 from service.api.metrics import Metrics
 from service.api.rebuild_wait import Ring
 from service.domain.artifact import BootId
-from service.domain.events import ConversationId, ItemId, TenantId, TurnId
+from service.domain.events import USUAL, ConversationId, ItemId, TenantId, Terms, TurnId
 from service.settings import Settings
 
 STORAGE_TROUBLE = (DBAPIError, PoolTimeout)
@@ -29,9 +31,13 @@ class TurnLost(Exception):
         self.code = code
 
 
+def unheard(_turn: TurnId) -> None:
+    """In the place of a bell: the sweeper rings for what waits."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tools:
-    """What turns are run with, wired once in app.py."""
+    """What turns are run with, wired once in app.py, and for each turn that a worker runs."""
 
     database: Database
     http: httpx.AsyncClient
@@ -41,6 +47,8 @@ class Tools:
     owner: str
     clock: Callable[[], datetime]
     new_id: Callable[[str], str]
+    ring_turn: Callable[[TurnId], None] = unheard
+    """Tells the workers of a turn that waits for one. Raises: Unavailable."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -51,7 +59,19 @@ class Job:
     item: ItemId
     channel: TurnChannel
     started_s: float
+    terms: Terms = USUAL
+    left_s: float | None = None
+    """Until its deadline, when it was started here."""
     avoid: dict[BootId, float] = field(default_factory=dict)
     """Engines that failed this turn, and until when they are left alone."""
     plan: str = "none"
     answering: bool = False
+    attempt: Attempt | None = None
+    """The last."""
+    work: asyncio.Task[None] | None = None
+    decided: bool = False
+    """An answer is being recorded: whether it is accepted, the database says."""
+    ended: bool = False
+    """By a client, in the record."""
+    lost: bool = False
+    """It is another process's by now."""

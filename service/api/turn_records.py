@@ -4,13 +4,15 @@ import asyncio
 from logging import getLogger
 from time import monotonic
 
-from service import turn_flow, turn_log
+from service import orphan_flow, turn_flow, turn_log
 from service.api.attempt import Answer, Attempt, AttemptLost
 from service.api.turn_job import STORAGE_TROUBLE, Failure, Job, Tools
 from service.domain.artifact import MISFITS
 from service.domain.errors import EngineFailed
-from service.domain.events import AttemptFailed
+from service.domain.events import AttemptFailed, TurnStreamed
 from service.engine import client
+from service.store.turns import OpenTurn
+from service.turn_flow import Said
 
 log = getLogger(__name__)
 
@@ -34,8 +36,9 @@ class TurnRecords:
                         refusal=answer.refusal,
                         completed=answer.completed,
                         now=self._tools.clock(),
-                        streamed=job.channel.record(job.turn, answer.completed.text),
+                        streamed=_streamed(job, answer),
                         scored=answer.scored,
+                        parsed=answer.parsed,
                     )
                 )
                 break
@@ -84,12 +87,26 @@ class TurnRecords:
                     code=code,
                     message=message,
                     now=self._tools.clock(),
-                    streamed=job.channel.record(job.turn),
+                    said=self.said(job),
                 )
             )
         except STORAGE_TROUBLE as error:
             log.exception("the failure of turn %s could not be recorded", job.turn, exc_info=error)
         return code, message
+
+    def said(self, job: Job) -> Said:
+        return Said(text=job.channel.view.text, streamed=job.channel.record(job.turn))
+
+    async def plan_again(self, job: Job) -> bool:
+        """An attempt that is begun and nobody's is given up. False where the turn is another's by now, or has ended."""
+        turn = OpenTurn(tenant=job.tenant, conversation=job.conversation, turn=job.turn)
+        try:
+            return await self._tools.database.run(
+                lambda conn: orphan_flow.retake(conn, turn, owner=self._tools.owner, now=self._tools.clock())
+            )
+        except STORAGE_TROUBLE as error:
+            log.warning("turn %s waits for the database: %s", job.turn, error)
+            return True
 
     async def record_published(self, job: Job, attempt: Attempt) -> None:
         """After the answer: losing this loses speed, nothing else."""
@@ -111,3 +128,10 @@ class TurnRecords:
             )
         except (EngineFailed, *STORAGE_TROUBLE) as error:
             log.warning("KV of attempt %s is not recorded: %s", attempt.id, error)
+
+
+def _streamed(job: Job, answer: Answer) -> TurnStreamed | None:
+    """Of an answer that was taken apart nothing was sent yet, unless by an attempt before this one."""
+    cuts = job.channel.cuts
+    sent = answer.parsed is None or (cuts is not None and cuts.text)
+    return job.channel.record(job.turn, answer.said if sent else None)

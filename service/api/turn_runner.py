@@ -1,31 +1,30 @@
-"""The loop of a turn: plan, wait, rebuild, decode, accept. It runs to its end, whoever still listens."""
+"""Turns that run in this process: each to its end, whoever still listens, or until it is another's."""
 
 import asyncio
 from collections.abc import Coroutine
 from logging import getLogger
 from time import monotonic
+from typing import Any
 
-from service import turn_flow
-from service.api.attempt import Attempt, AttemptLost, run_attempt
+from service import orphan_flow, turn_flow
+from service.api.bell import Bell
 from service.api.channel import TurnChannel, View
-from service.api.placement import Placement
-from service.api.prefill_split import PrefillSplit
-from service.api.rebuild_wait import RebuildWait, RebuildWithdrawn
+from service.api.follower import Follower
+from service.api.pulse import Pulse
 from service.api.turn_job import STORAGE_TROUBLE, Failure, Job, Tools, TurnLost
+from service.api.turn_loop import TurnLoop
 from service.api.turn_records import TurnRecords
-from service.conversation_flow import CANCELLED, Accepted, find_response
-from service.domain.artifact import ArtifactId
+from service.conversation_flow import CANCELLED, DISCONNECTED, Accepted
+from service.domain.cuts import Retelling, Unkept, item_of
 from service.domain.errors import FenceLost, InvalidInput
-from service.domain.events import ConversationId, ItemId, TenantId, TurnId
-from service.domain.turn import TurnState
-from service.store import heads, turns
-from service.turn_flow import Pinned
+from service.domain.events import USUAL, ConversationId, OnDisconnect, TenantId, Terms, TurnId
+from service.store import turn_chunks
+from service.store.turn_queue import Claimed
+from service.store.turns import OpenTurn
 
 log = getLogger(__name__)
 
-MAX_ATTEMPTS = 3
-FOLLOW_EVERY_S = 0.25
-RENEWALS_PER_LEASE = 3
+STOPPED: Failure = ("orphaned", "The service stopped working on this turn before it had an answer.")
 
 
 class TurnRunner:
@@ -33,181 +32,189 @@ class TurnRunner:
         self._tools = tools
         self._database = tools.database
         self._settings = tools.settings
-        self._placement = Placement(tools)
+        self._bell = Bell(tools.metrics)
         self._records = TurnRecords(tools)
-        self._split = PrefillSplit(tools)
-        self._rebuild = RebuildWait(tools.database, tools.ring, tools.settings, tools.metrics, tools.clock)
-        self._running: dict[TurnId, tuple[Job, asyncio.Task[None]]] = {}
+        self._loop = TurnLoop(tools, self._records, self._bell)
+        self._pulse = Pulse(tools.database, owner=tools.owner, lease_s=tools.settings.turn_lease_s)
+        self._follower = Follower(tools)
+        self._running: dict[TurnId, Job] = {}
         self._tasks: set[asyncio.Task[None]] = set()
 
-    def start(self, tenant: TenantId, accepted: Accepted, *, streamed: bool) -> TurnChannel:
-        item = ItemId(self._tools.new_id("msg_"))
-        channel = TurnChannel(View(item=item), cut=streamed)
+    def start(
+        self, tenant: TenantId, accepted: Accepted, *, streamed: bool, terms: Terms = USUAL
+    ) -> TurnChannel:
+        """A turn that this process has just accepted."""
+        channel = TurnChannel(View(item=item_of(accepted.turn)), cut=streamed)
+        channel.unkept = Unkept()
         job = Job(
             tenant=tenant,
             conversation=accepted.conversation,
             turn=accepted.turn,
+            item=item_of(accepted.turn),
+            channel=channel,
+            started_s=monotonic(),
+            terms=terms,
+            left_s=terms.deadline_s,
+        )
+        self._start(job)
+        return channel
+
+    async def finish(self, claimed: Claimed) -> None:
+        """A turn that this process has taken from the queue; what was said of it before is gone on from."""
+        item = item_of(claimed.turn)
+        channel = TurnChannel(View(item=item), cut=claimed.streamed)
+        chunks = await self._database.run(
+            lambda conn: turn_chunks.read(conn, tenant=claimed.tenant, turn=claimed.turn)
+        )
+        retelling = Retelling(channel, direct=not claimed.background)
+        retelling.tell(chunks)
+        retelling.take_over()
+        channel.unkept = Unkept(claim=claimed.claim, number=retelling.next)
+        job = Job(
+            tenant=claimed.tenant,
+            conversation=claimed.conversation,
+            turn=claimed.turn,
             item=item,
             channel=channel,
             started_s=monotonic(),
+            left_s=claimed.left_s,
         )
-        self._running[job.turn] = (job, self._spawn(self._run(job)))
-        return channel
+        await self._start(job)
 
     def watch(self, tenant: TenantId, turn: TurnId) -> TurnChannel:
         """The channel of a turn that runs here, or else one that follows what is stored of it."""
         if turn in self._running:
-            return self._running[turn][0].channel
-        channel = TurnChannel(View(), cut=False)
-        self._spawn(self._follow(tenant, turn, channel))
-        return channel
+            return self._running[turn].channel
+        return self._follower.channel(tenant, turn)
+
+    def ring(self, turn: TurnId) -> "asyncio.Task[None]":
+        """For a turn that waits for a worker."""
+        return self._bell.ring(lambda: self._tools.ring_turn(turn), f"turn {turn}")
 
     async def cancel(self, tenant: TenantId, conversation: ConversationId, turn: TurnId) -> None:
         """Recorded first, so that no answer can be accepted any more; then the engine is left.
 
         Another process that runs the turn finds its lease gone, and leaves the engine by itself.
         """
-        job, task = self._running.get(turn, (None, None))
-        streamed = None if job is None else job.channel.record(turn)
+        await self._end(tenant, conversation, turn, CANCELLED, "The client cancelled the response.")
+
+    def left(self, turn: TurnId) -> None:
+        """Somebody who listened has gone; a turn that is for nobody else may end with that."""
+        job = self._running.get(turn)
+        if job is None or job.terms.on_disconnect is OnDisconnect.CONTINUE:
+            return
+        if job.channel.readers or job.channel.view.ended or job.decided:
+            return
+        message = "The client went away, and had asked for the response to be cancelled then."
+        self._spawn(self._end(job.tenant, job.conversation, turn, DISCONNECTED, message))
+
+    async def close(self) -> None:
+        """Lets running turns finish until the deadline; what is cut off then is handed over, or ends as an orphan."""
+        if self._tasks:
+            await asyncio.wait(set(self._tasks), timeout=self._settings.shutdown_s)
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._follower.close()
+        await self._pulse.close()
+        self._bell.close()
+
+    def _start(self, job: Job) -> "asyncio.Task[None]":
+        self._running[job.turn] = job
+        return self._spawn(self._run(job))
+
+    async def _run(self, job: Job) -> None:
+        failure: Failure | None = None
+        job.work = asyncio.create_task(self._loop.run(job))
+        self._pulse.add(job, lost=lambda: _lose(job))
+        try:
+            await asyncio.wait({job.work})
+            failure = await self._outcome(job, job.work)
+        except asyncio.CancelledError:
+            job.work.cancel()
+            await asyncio.wait({job.work})
+            await self._hand_over(job)
+            failure = STOPPED
+            raise
+        finally:
+            self._pulse.remove(job.turn)
+            job.channel.end(failure)
+            del self._running[job.turn]
+
+    async def _outcome(self, job: Job, work: "asyncio.Task[None]") -> Failure | None:
+        """What its readers are told where the record says nothing of its end."""
+        if job.ended:
+            return None
+        try:
+            if not work.cancelled():
+                work.result()
+                self._spawn(self._loop.record_published(job))
+                return None
+        except TurnLost as lost:
+            return await self._records.fail(job, lost.code, str(lost))
+        except InvalidInput as error:
+            return await self._records.fail(job, error.code, str(error))
+        except FenceLost as error:
+            log.warning("turn %s is another's, or has ended: %s", job.turn, error)
+        except STORAGE_TROUBLE as error:
+            log.exception("turn %s lost its database", job.turn, exc_info=error)
+            message = "The database failed before the answer was accepted."
+            return await self._records.fail(job, "storage_unavailable", message)
+        except Exception:  # whatever broke, the turn must end, and its readers be told
+            log.exception("turn %s failed on an error of ours", job.turn)
+            return await self._records.fail(job, "internal_error", "The service failed on this turn.")
+        return await self._follower.until_ended(job.tenant, job.turn)
+
+    async def _end(
+        self, tenant: TenantId, conversation: ConversationId, turn: TurnId, code: str, message: str
+    ) -> None:
+        job = self._running.get(turn)
+        said = None if job is None or job.lost else self._records.said(job)
         await self._database.run(
             lambda conn: turn_flow.fail_turn(
                 conn,
                 tenant=tenant,
                 conversation=conversation,
                 turn=turn,
-                code=CANCELLED,
-                message="The client cancelled the response.",
+                code=code,
+                message=message,
                 now=self._tools.clock(),
-                partial_text="" if job is None else job.channel.view.text,
-                streamed=streamed,
+                said=said,
             )
         )
-        if task is not None:
-            task.cancel()
+        if job is not None and job.work is not None and not job.lost:
+            job.ended = True
+            job.work.cancel()
 
-    async def close(self) -> None:
-        """Lets running turns finish until the deadline; what is cut off then ends as an orphan."""
-        if self._tasks:
-            await asyncio.wait(set(self._tasks), timeout=self._settings.shutdown_s)
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
-        self._rebuild.close()
-
-    async def _run(self, job: Job) -> None:
-        failure: Failure | None = None
-        keeper = asyncio.create_task(self._keep_lease(job, asyncio.current_task()))
+    async def _hand_over(self, job: Job) -> None:
+        """While this service stops; what cannot be handed over now is found by the sweeper."""
+        turn = OpenTurn(tenant=job.tenant, conversation=job.conversation, turn=job.turn)
         try:
-            await self._answer(job)
-        except TurnLost as lost:
-            failure = await self._records.fail(job, lost.code, str(lost))
-        except InvalidInput as error:
-            failure = await self._records.fail(job, error.code, str(error))
-        except FenceLost as error:
-            log.warning("turn %s was ended elsewhere: %s", job.turn, error)
-        except STORAGE_TROUBLE as error:
-            log.exception("turn %s lost its database", job.turn, exc_info=error)
-            failure = await self._records.fail(
-                job, "storage_unavailable", "The database failed before the answer was accepted."
-            )
-        except asyncio.CancelledError:
-            failure = ("orphaned", "The service stopped working on this turn before it had an answer.")
-            raise
-        except Exception:  # whatever broke, the turn must end, and its readers be told
-            log.exception("turn %s failed on an error of ours", job.turn)
-            failure = await self._records.fail(job, "internal_error", "The service failed on this turn.")
-        finally:
-            keeper.cancel()
-            job.channel.end(failure)
-            del self._running[job.turn]
-
-    async def _answer(self, job: Job) -> None:
-        last: AttemptLost | RebuildWithdrawn | None = None
-        for _ in range(MAX_ATTEMPTS):
-            pinned = await self._placement.pin(job)
-            try:
-                attempt = await self._prepare(job, pinned)
-            except RebuildWithdrawn as withdrawn:
-                last = withdrawn
-                continue
-            try:
-                answer = await run_attempt(
-                    self._tools.http,
-                    attempt,
-                    lambda text: self._on_text(job, text),
-                    lambda attempt, prompt: self._split.hand_over(job, attempt, prompt),
+            await self._pulse.store()
+            handed = await self._database.run(
+                lambda conn: orphan_flow.hand_over(
+                    conn,
+                    turn,
+                    owner=self._tools.owner,
+                    finish=self._settings.finishes_orphans,
+                    now=self._tools.clock(),
                 )
-            except AttemptLost as lost:
-                await self._records.record_lost(job, attempt, lost)
-                last = lost
-                continue
-            await self._records.accept(job, answer)
-            self._spawn(self._records.record_published(job, attempt))
+            )
+        except STORAGE_TROUBLE as error:
+            log.warning("turn %s is left to the sweeper: %s", job.turn, error)
             return
-        raise TurnLost("engine_failed", f"{MAX_ATTEMPTS} attempts failed. The last: {last}")
+        if handed:
+            await self.ring(job.turn)
 
-    async def _prepare(self, job: Job, pinned: Pinned) -> Attempt:
-        head, note = pinned.head, pinned.pinned.reason
-        if pinned.rebuild is not None:
-            head, note = await self._rebuild.until_over(pinned, pinned.rebuild, job.channel.note)
-        transcript = await self._database.run(
-            lambda conn: heads.load_transcript(conn, job.tenant, job.conversation)
-        )
-        return Attempt(
-            tenant=job.tenant,
-            turn=head.turns[job.turn],
-            transcript=transcript,
-            pinned=pinned.pinned,
-            engine=pinned.engine,
-            item=job.item,
-            publish=ArtifactId(self._tools.new_id("kv_")),
-            kv_lease_s=self._settings.kv_lease_s,
-            note=note,
-            split=pinned.split,
-        )
-
-    def _on_text(self, job: Job, text: str) -> None:
-        if not job.answering:
-            job.answering = True
-            self._tools.metrics.first_text_s.observe(monotonic() - job.started_s)
-        job.channel.say(text)
-
-    async def _keep_lease(self, job: Job, work: "asyncio.Task[None] | None") -> None:
-        """Once the lease is another's, what is done here could not be accepted any more."""
-        while True:
-            await asyncio.sleep(self._settings.turn_lease_s / RENEWALS_PER_LEASE)
-            try:
-                kept = await self._database.run(
-                    lambda conn: turns.renew_lease(
-                        conn, turn=job.turn, owner=self._tools.owner, lease_s=self._settings.turn_lease_s
-                    )
-                )
-            except STORAGE_TROUBLE as error:
-                log.warning("the lease of turn %s could not be renewed: %s", job.turn, error)
-                continue
-            if not kept and work is not None:
-                work.cancel()
-                return
-
-    async def _follow(self, tenant: TenantId, turn: TurnId, channel: TurnChannel) -> None:
-        settings = self._settings
-        limit_s = settings.turn_wait_s + settings.rebuild_timeout_s + settings.engine_silence_s
-        failure: Failure | None = ("still_running", f"Response {turn} is still running; read it later.")
-        deadline = monotonic() + limit_s
-        try:
-            while monotonic() < deadline:
-                stored = await self._database.run(lambda conn: find_response(conn, tenant, turn))
-                if stored.turn.state in (TurnState.COMPLETED, TurnState.FAILED):
-                    failure = None
-                    break
-                await asyncio.sleep(FOLLOW_EVERY_S)
-        except STORAGE_TROUBLE as error:
-            log.warning("turn %s cannot be followed: %s", turn, error)
-        finally:
-            channel.end(failure)
-
-    def _spawn(self, work: Coroutine[None, None, None]) -> "asyncio.Task[None]":
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> "asyncio.Task[None]":
         task = asyncio.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         return task
+
+
+def _lose(job: Job) -> None:
+    """What is done here could not be accepted any more; an answer that is being recorded finds that out by itself."""
+    if job.work is not None and not job.decided and not job.lost:
+        job.lost = True
+        job.work.cancel()

@@ -241,12 +241,21 @@ turns = Table(
     Column("lease_expires_at", TIMESTAMP),
     Column("closed", Boolean, nullable=False, server_default=text("false")),
     Column("opened_at", TIMESTAMP, nullable=False, server_default=NOW),
+    Column("background", Boolean, nullable=False, server_default=text("false")),
+    Column("streamed", Boolean, nullable=False, server_default=text("false")),
+    Column("finish", Boolean, nullable=False, server_default=text("false")),
+    Column("claims", BigInteger, nullable=False, server_default=text("0")),
+    Column("deadline_at", TIMESTAMP),
+    Column("queued_at", TIMESTAMP),
+    Column("recovered_at", TIMESTAMP),
     UniqueConstraint("tenant_id", "idempotency_key", name=ONE_TURN_PER_KEY),
     CheckConstraint(
         "closed = (owner is null) and closed = (lease_expires_at is null)", name="ck_turns_lease"
     ),
     Index(ONE_OPEN_TURN, "tenant_id", "conversation_id", unique=True, postgresql_where=text("not closed")),
     # None on the lease: it would make every renewal write to all indexes.
+    Index("ix_turns_queued", "queued_at", postgresql_where=text("queued_at is not null")),
+    Index("ix_turns_recovered", "recovered_at", postgresql_where=text("recovered_at is not null")),
 )
 
 artifacts = Table(

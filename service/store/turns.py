@@ -4,14 +4,21 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import Connection, Row, insert, select, update
+from sqlalchemy import ColumnElement, Connection, Row, delete, insert, literal_column, select, update
 from sqlalchemy.exc import IntegrityError
 
 from service.domain.errors import ConversationLocked, EverturnError, Internal, VersionConflict
 from service.domain.events import ConversationId, TenantId, TurnId
 from service.store.constraints import broken_constraint
-from service.store.leases import expired, lease_end
+from service.store.leases import CLOCK, expired, lease_end
 from service.store.tables import ONE_OPEN_TURN, ONE_TURN_PER_KEY, turns
+from service.store.turn_chunks import turn_chunks
+
+NOBODY = "queue"
+"""Owner of a turn that waits for a worker."""
+NEVER: ColumnElement[Any] = literal_column("timestamptz '9999-01-01 00:00:00+00'")
+"""When the lease of such a turn ends: nobody is to be found dead."""
+IN_QUEUE = {"owner": NOBODY, "lease_expires_at": NEVER, "queued_at": CLOCK}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -19,6 +26,18 @@ class IdempotentTurn:
     turn: TurnId
     conversation: ConversationId
     request_hash: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Run:
+    """How a turn is run."""
+
+    background: bool = False
+    streamed: bool = False
+    finish: bool = False
+    """By a worker, if the process that runs it is gone."""
+    deadline_s: float | None = None
+    """From now."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,10 +57,13 @@ def open_turn(
     request_hash: str,
     owner: str,
     lease_s: float,
+    run: Run = Run(),
 ) -> None:
-    """Raises:
-    ConversationLocked: another turn of the conversation is open.
-    VersionConflict: a request with the same key was accepted meanwhile: look it up.
+    """One in the background is nobody's, until a worker takes it.
+
+    Raises:
+        ConversationLocked: another turn of the conversation is open.
+        VersionConflict: a request with the same key was accepted meanwhile: look it up.
     """
     row = {
         "turn_id": turn,
@@ -49,10 +71,14 @@ def open_turn(
         "conversation_id": conversation,
         "idempotency_key": idempotency_key,
         "request_hash": request_hash,
-        "owner": owner,
+        "background": run.background,
+        "streamed": run.streamed,
+        "finish": run.finish,
+        "deadline_at": None if run.deadline_s is None else lease_end(run.deadline_s),
     }
+    held = {"owner": owner, "lease_expires_at": lease_end(lease_s)}
     try:
-        conn.execute(insert(turns).values(row | {"lease_expires_at": lease_end(lease_s)}))
+        conn.execute(insert(turns).values(row | (IN_QUEUE if run.background else held)))
     except IntegrityError as error:
         raise _refusal(error, turn, conversation) from error
 
@@ -111,10 +137,13 @@ def renew_lease(conn: Connection, *, turn: TurnId, owner: str, lease_s: float) -
 
 
 def close_turn(conn: Connection, *, tenant: TenantId, turn: TurnId) -> None:
+    """What it has said so far is forgotten: the record has what there is to keep."""
+    said = delete(turn_chunks).where(turn_chunks.c.turn_id == turn, turn_chunks.c.tenant_id == tenant)
     conn.execute(
         update(turns)
         .where(turns.c.turn_id == turn, turns.c.tenant_id == tenant)
-        .values(closed=True, owner=None, lease_expires_at=None)
+        .values(closed=True, owner=None, lease_expires_at=None, queued_at=None)
+        .add_cte(said.cte("said"))
     )
 
 
@@ -144,17 +173,6 @@ def is_open(conn: Connection, tenant: TenantId, conversation: ConversationId) ->
         turns.c.tenant_id == tenant, turns.c.conversation_id == conversation, ~turns.c.closed
     )
     return conn.execute(query).one_or_none() is not None
-
-
-def is_orphan(conn: Connection, *, tenant: TenantId, turn: TurnId) -> bool:
-    """Locked, so that its owner cannot come back before the transaction ends."""
-    query = select(turns.c.turn_id).where(
-        turns.c.tenant_id == tenant,
-        turns.c.turn_id == turn,
-        ~turns.c.closed,
-        expired(turns.c.lease_expires_at),
-    )
-    return conn.execute(query.with_for_update()).one_or_none() is not None
 
 
 def _open_turn(row: Row[Any, Any, Any]) -> OpenTurn:

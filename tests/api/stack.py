@@ -31,6 +31,7 @@ from tests.engines.http_server import HttpServer
 from tests.engines.simulated import SimulatedEngine, Stored
 from workers.pool_process import PoolProcess
 from workers.rebuild_runner import run_rebuild
+from workers.turn_work import run_turn
 
 TENANT = TenantId("acme")
 PATIENCE_S = 20.0
@@ -53,6 +54,20 @@ class Bell:
 
 
 @dataclass(slots=True, kw_only=True)
+class TurnBell:
+    """Of the turns that wait for a worker."""
+
+    work: Callable[[str], object]
+    rung: list[str] = field(default_factory=list)
+    unheard: bool = False
+
+    def ring(self, turn: str) -> None:
+        self.rung.append(turn)
+        if not self.unheard:
+            self.work(turn)
+
+
+@dataclass(slots=True, kw_only=True)
 class Stack:
     url: str
     secrets: Secrets
@@ -65,6 +80,7 @@ class Stack:
     new_server: Callable[[], HttpServer]
     exits: ExitStack
     bell: "Bell"
+    turn_bell: "TurnBell"
     store: dict[str, Stored] = field(default_factory=dict)
     engines: list[SimulatedEngine] = field(default_factory=list)
     clients: dict[str, httpx.Client] = field(default_factory=dict)
@@ -265,9 +281,11 @@ def running_stack(database: str, **overrides: Any) -> Iterator[Stack]:
         exits.callback(process.close)
         rebuilder = exits.enter_context(ThreadPoolExecutor(2))
         bell = Bell(work=lambda rebuild: rebuilder.submit(run_rebuild, process, rebuild))
+        turner = exits.enter_context(ThreadPoolExecutor(4))
+        turn_bell = TurnBell(work=lambda turn: turner.submit(run_turn, process, turn))
 
         def new_server() -> HttpServer:
-            return HttpServer(create_app(settings, ring=bell.ring))
+            return HttpServer(create_app(settings, ring=bell.ring, ring_turn=turn_bell.ring))
 
         server = new_server()
         exits.callback(server.stop)
@@ -282,6 +300,7 @@ def running_stack(database: str, **overrides: Any) -> Iterator[Stack]:
             new_server=new_server,
             exits=exits.enter_context(ExitStack()),
             bell=bell,
+            turn_bell=turn_bell,
         )
         over = threading.Event()
         beating = threading.Thread(target=stack.heartbeats, args=(over,), daemon=True)

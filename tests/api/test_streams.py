@@ -3,11 +3,11 @@
 from concurrent.futures import ThreadPoolExecutor
 
 from service.api.app import now
-from service.domain.events import AttemptFailed, ConversationId, TurnFailed
+from service.domain.events import AttemptFailed, ConversationId, TurnFailed, TurnStreamed
 from service.domain.turn import TurnState
 from tests.api.stack import TENANT, Stack, deltas, eventually, names, running_stack, sse
 from tests.flows.orphans import fail_as_orphan
-from workers.sweeper import fail_orphans
+from workers.turn_sweep import settle_orphans
 
 IN_ORDER = [
     "response.created",
@@ -117,7 +117,7 @@ def test_a_restarted_service_still_has_every_response(database: str) -> None:
 
 
 def test_a_turn_cut_off_by_a_stop_ends_as_an_orphan(database: str) -> None:
-    with running_stack(database, shutdown_s=0.2, turn_lease_s=0.5) as stack:
+    with running_stack(database, shutdown_s=0.2, turn_lease_s=0.5, on_orphan="fail") as stack:
         engine = stack.start_engine("a", alias=True)
         engine.faults.hold_after = 2
         conversation = stack.conversation()
@@ -126,11 +126,11 @@ def test_a_turn_cut_off_by_a_stop_ends_as_an_orphan(database: str) -> None:
             eventually(lambda: engine.faults.hold_after is None)
         stack.server.stop()
         eventually(lambda: swept(stack, conversation))
-        assert isinstance(stack.events(conversation)[-2], AttemptFailed)
+        assert [type(e) for e in stack.events(conversation)][-3:] == [AttemptFailed, TurnStreamed, TurnFailed]
 
 
 def swept(stack: Stack, conversation: str) -> bool:
-    fail_orphans(stack.database)
+    settle_orphans(stack.database, finish=False)
     return isinstance(stack.events(conversation)[-1], TurnFailed)
 
 

@@ -32,7 +32,7 @@ from stack.valkey import EmbeddedValkey
 from tests.chaos.wire import WireProxy
 from tests.engines.simulated import SimulatedEngine, Stored
 from tests.workers.celery_worker import CeleryWorker
-from workers.sweeper import fail_orphans
+from workers.turn_sweep import settle_orphans
 
 REPOSITORY = Path(__file__).parents[2]
 TENANT = TenantId("acme")
@@ -291,7 +291,7 @@ def _sweeping(database: Engine) -> Iterator[None]:
     def sweep() -> None:
         while not over.wait(SWEEP_EVERY_S):
             try:
-                fail_orphans(database)
+                settle_orphans(database, finish=False)
             except SQLAlchemyError:
                 continue  # the server is being killed; the next sweep finds what this one did not
 

@@ -91,13 +91,13 @@ def test_what_may_be_sent_before_it_is_stored_has_an_end() -> None:
     unkept.begin(1, REV)
     for _ in range(MOST_UNKEPT - 1):
         unkept.say("a")
-    assert not unkept.full
+    before = unkept.full
     unkept.say("a")
-    assert unkept.full
+    at_the_end = unkept.full
     chunks = unkept.chunks()
-    assert unkept.full, "storing it takes a while"
+    being_stored = unkept.full
     unkept.kept(chunk.number for chunk in chunks)
-    assert not unkept.full
+    assert [before, at_the_end, being_stored, unkept.full] == [False, True, True, False]
 
 
 def test_an_answer_has_one_id_and_another_for_each_turn() -> None:

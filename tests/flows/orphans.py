@@ -4,9 +4,10 @@ from datetime import datetime
 
 from sqlalchemy import Connection, text, update
 
-from service import turn_flow
+from service import orphan_flow
 from service.domain.events import ConversationId, TenantId, TurnId
 from service.store.tables import turns
+from service.store.turns import OpenTurn
 
 
 def fail_as_orphan(
@@ -14,4 +15,5 @@ def fail_as_orphan(
 ) -> None:
     ended = text("clock_timestamp() - interval '1 second'")
     conn.execute(update(turns).where(turns.c.turn_id == turn, ~turns.c.closed).values(lease_expires_at=ended))
-    turn_flow.fail_orphan(conn, tenant, conversation, turn, now)
+    orphan = OpenTurn(tenant=tenant, conversation=conversation, turn=turn)
+    assert not orphan_flow.settle(conn, orphan, finish=False, now=now)

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 from sqlalchemy import Connection, Engine
 
-from service import rebuild_run_flow, turn_flow, turn_log
+from service import orphan_flow, rebuild_run_flow, turn_flow, turn_log
 from service.domain.artifact import ArtifactId, BootId, RefusalReason
 from service.domain.errors import FenceLost, RebuildFailed, RevisionMismatch
 from service.domain.events import (
@@ -20,6 +20,7 @@ from service.domain.events import (
 from service.domain.evidence import Refusal
 from service.domain.revision import RevisionDigest
 from service.store import artifacts, rebuilds, turns
+from service.store.turns import OpenTurn
 from service.turn_flow import NotPinned
 from tests.flows.fleet import (
     ACME,
@@ -209,14 +210,16 @@ def test_an_orphan_is_failed_whatever_it_was_doing_and_the_conversation_goes_on(
 def test_a_turn_whose_owner_came_back_is_left_to_it(conn: Connection) -> None:
     running, _, _ = upgraded(conn)
     before = events_of(conn, running)
-    turn_flow.fail_orphan(conn, ACME, running.conversation, running.turn, NOW)
+    orphan = OpenTurn(tenant=ACME, conversation=running.conversation, turn=running.turn)
+    assert not orphan_flow.settle(conn, orphan, finish=True, now=NOW)
     assert events_of(conn, running) == before
 
 
 def test_a_completed_turn_is_not_failed_as_an_orphan(conn: Connection) -> None:
     running = answered(conn)
     complete(conn, running, completed(pin(conn, running)))
-    turn_flow.fail_orphan(conn, ACME, running.conversation, running.turn, NOW)
+    orphan = OpenTurn(tenant=ACME, conversation=running.conversation, turn=running.turn)
+    assert not orphan_flow.settle(conn, orphan, finish=True, now=NOW)
     assert isinstance(events_of(conn, running)[-1], TurnCompleted)
 
 

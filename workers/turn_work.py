@@ -1,0 +1,82 @@
+"""Runs one turn that waits for a worker: claims its row, and does with it what the API does with one of its own."""
+
+import asyncio
+import logging
+import os
+from datetime import UTC, datetime
+from uuid import uuid4
+
+import httpx
+
+from service.api.database import Database, Reach, reach_for
+from service.api.metrics import Metrics
+from service.api.turn_job import Tools
+from service.api.turn_runner import TurnRunner
+from service.domain.events import TurnId
+from service.domain.plan import RebuildQueue
+from service.engine.client import KEEPALIVE_S, timeouts
+from service.store import turn_queue
+from service.store.connection import make_async_engine
+from service.store.turn_queue import Claimed
+from workers.pool_process import PoolProcess
+from workers.rebuild_runner import run_rebuild
+
+log = logging.getLogger(__name__)
+
+CONNECTIONS = 2
+"""One for the work, one for what keeps it this process's."""
+
+
+def run_turn(process: PoolProcess, turn: str) -> None:
+    """Returns at once if the turn is another's or has ended; else when it has ended, or is another's."""
+    owner = f"worker_{uuid4().hex}"
+    with process.database.begin() as conn:
+        claimed = turn_queue.claim(
+            conn, turn=TurnId(turn), owner=owner, lease_s=process.settings.turn_lease_s
+        )
+    if claimed is None:
+        log.info("turn %s does not wait for a worker: nothing to do", turn)
+        return
+    log.info("turn %s, claim %d", turn, claimed.claim)
+    asyncio.run(_finish(process, claimed, owner))
+
+
+async def _finish(process: PoolProcess, claimed: Claimed, owner: str) -> None:
+    reach_for(Reach(tenant=claimed.tenant))
+    settings = process.settings
+    database = Database(
+        make_async_engine(
+            settings.database_url.get_secret_value(),
+            application_name=f"everturn-turn-{os.getpid()}",
+            pool_size=CONNECTIONS,
+        )
+    )
+
+    def rebuild(name: str, _queue: RebuildQueue) -> None:
+        """Here and now: all other processes of the pool may be waiting for rebuilds too."""
+        run_rebuild(process, name)
+
+    try:
+        async with httpx.AsyncClient(
+            timeout=timeouts(settings.engine_silence_s),
+            limits=httpx.Limits(keepalive_expiry=KEEPALIVE_S),
+            trust_env=False,
+        ) as http:
+            runner = TurnRunner(
+                Tools(
+                    database=database,
+                    http=http,
+                    ring=rebuild,
+                    settings=settings,
+                    metrics=Metrics(),
+                    owner=owner,
+                    clock=lambda: datetime.now(UTC),
+                    new_id=lambda prefix: prefix + uuid4().hex,
+                )
+            )
+            try:
+                await runner.finish(claimed)
+            finally:
+                await runner.close()
+    finally:
+        await database.close()
