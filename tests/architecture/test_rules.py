@@ -100,6 +100,7 @@ def test_the_environment_is_read_by_composition_roots_alone() -> None:
         "stack/database.py",
         "stack/supervisor.py",
         "workers/engine_zygote.py",
+        "workers/kv_connector/connector.py",
         "workers/kv_connector/middleware.py",
         "workers/launcher.py",
     }  # fmt: skip

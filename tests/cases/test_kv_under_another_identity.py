@@ -54,8 +54,12 @@ def test_k1_other_weights_of_equal_shape_are_refused_by_name(
 
 
 @pytest.mark.engine
-@pytest.mark.parametrize("change", [TinyModel(sigma=0.005).write, None], ids=["0.005 sigma", "one bit"])
-def test_k1_weights_that_moved_too_little_to_see_are_refused_at_the_same_path(
+@pytest.mark.parametrize(
+    "change",
+    [TinyModel(sigma=0.1).write, TinyModel(sigma=0.005).write, None],
+    ids=["0.1 sigma", "0.005 sigma", "one bit"],
+)
+def test_k1_weights_that_moved_however_little_are_refused_at_the_same_path(
     engine_hall: EngineHall,
     v12_engine: RealEngine,
     tmp_path: Path,

@@ -4,6 +4,7 @@
 
 import json
 import logging
+import os
 import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
@@ -19,7 +20,6 @@ from vllm.distributed.kv_transfer.kv_connector.v1.base import (
     KVConnectorTransferResults,
     SupportsHMA,
 )
-from vllm.v1.kv_cache_interface import FullAttentionSpec
 from vllm.v1.metrics.cache_hit_source import CacheHitSource
 
 from service.domain.artifact import BootId, Tensor
@@ -40,6 +40,7 @@ from workers.kv_connector.reports import Reports
 from workers.kv_connector.saving import Saver
 from workers.kv_connector.scheduler import SchedulerSide
 from workers.kv_connector.store_address import open_store
+from workers.kv_connector.supported import not_carried
 from workers.kv_connector.watching import WatchPost, WatchReader, path_of
 from workers.kv_connector.weights_watch import WeightsWatch
 from workers.kv_connector.worker import STALLED_AFTER_S, Settled, WorkerSide
@@ -80,7 +81,7 @@ class EverturnConnector(KVConnectorBase_V1, SupportsHMA):  # type: ignore[misc]
                 root=HashRoot(secrets.token_hex(16)),
                 counters=Counters(self._run_dir),
                 boot=self._boot,
-                unsupported=_unsupported(vllm_config, kv_cache_config),
+                unsupported=not_carried(vllm_config, kv_cache_config),
                 kv_blocks=kv_cache_config.num_blocks,
                 adapters=Adapters(self._run_dir / FOLDER),
                 contracts=ContractFolder(Path(extra["contracts"]) if extra.get("contracts") else None),
@@ -98,6 +99,7 @@ class EverturnConnector(KVConnectorBase_V1, SupportsHMA):  # type: ignore[misc]
             self._kv_cache_config,
             kv_caches,
             self._hash_cache,
+            environ=os.environ,
             paranoid=self._paranoid,
         )
         if self._weights_before_load not in (None, own.kv.weights):
@@ -270,17 +272,3 @@ def _require_agreement(ranks: Sequence[KVConnectorHandshakeMetadata]) -> None:
     if first.descriptor is None or any(rank != first for rank in ranks):
         errors = {r.error or "a rank measured otherwise" for r in ranks if isinstance(r, Measurement)}
         raise InvalidInput("; ".join(sorted(errors)), "revision")
-
-
-def _unsupported(vllm_config: Any, kv_cache_config: Any) -> str | None:
-    parallel, groups = vllm_config.parallel_config, kv_cache_config.kv_cache_groups
-    if parallel.world_size > 1 or parallel.decode_context_parallel_size > 1:
-        return "KV of more than one rank is not carried"
-    if len(groups) != 1:
-        return f"{len(groups)} KV cache groups are not carried; --disable-hybrid-kv-cache-manager may make them one"
-    spec = groups[0].kv_cache_spec
-    if type(spec) is not FullAttentionSpec:
-        return f"KV of kind {type(spec).__name__} is not carried"
-    if spec.block_size != vllm_config.cache_config.block_size:
-        return "the KV blocks are not of the configured size"
-    return None

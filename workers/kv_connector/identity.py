@@ -1,12 +1,12 @@
 """Measures this engine's revision from what vLLM resolved and really allocated, never from a label."""
 
 import platform
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
 import vllm
-from vllm import envs
 
 from service.domain import canonical
 from service.domain.adapter import NO_ADAPTER
@@ -16,44 +16,15 @@ from service.domain.errors import InvalidInput
 from service.domain.revision import Descriptor, KvIdentity
 from workers.kv_connector.flat import flatten
 from workers.kv_connector.model_config import architecture_of, depends_on_length, position_of
-from workers.kv_connector.text_identity import measure_text
+from workers.kv_connector.text_identity import chat_template_of, measure_text
+from workers.kv_connector.toggles import toggles
 from workers.kv_connector.versions import require_tested
 from workers.kv_connector.weights import weights_digest
 
 LOADED_FROM_SHARDS = frozenset({"auto", "hf", "safetensors"})
 
-NUMERIC_TOGGLES = (
-    "VLLM_BATCH_INVARIANT",
-    "VLLM_BLOCKSCALE_",
-    "VLLM_CPU_ATTN_SPLIT_KV",
-    "VLLM_CPU_INT4_W4A8",
-    "VLLM_DISABLED_KERNELS",
-    "VLLM_ENABLE_FLA",
-    "VLLM_ENABLE_HPC_OPS",
-    "VLLM_ENABLE_INDUCTOR",
-    "VLLM_FLASHINFER_MOE_A2A",
-    "VLLM_FLOAT32_MATMUL_PRECISION",
-    "VLLM_GDN_",
-    "VLLM_HUMMING_",
-    "VLLM_MARLIN_",
-    "VLLM_MLA_",
-    "VLLM_MOE_",
-    "VLLM_MXFP",
-    "VLLM_ROCM_",
-    "VLLM_TRITON_FORCE_FIRST_CONFIG",
-    "VLLM_TRITON_USE_TD",
-    "VLLM_TUNED_CONFIG_FOLDER",
-    "VLLM_USE_DEEP_GEMM",
-    "VLLM_USE_FLASHINFER_MOE",
-    "VLLM_USE_FUSED_MOE",
-    "VLLM_USE_HW_AGNOSTIC",
-    "VLLM_USE_OINK_OPS",
-    "VLLM_USE_STANDALONE_COMPILE",
-    "VLLM_USE_TRITON_AWQ",
-    "VLLM_XPU_",
-    "VLLM_ZENTORCH_",
-)
-"""Beginnings of names of vLLM's settings that choose kernels or arithmetic."""
+WITHOUT_WEIGHTS = frozenset({"ngram", "ngram_gpu", "suffix"})
+"""Ways of drafting that look into the text alone; every other has a model."""
 
 
 def measure(
@@ -62,9 +33,18 @@ def measure(
     kv_caches: dict[str, torch.Tensor],
     hash_cache: Path,
     *,
+    environ: Mapping[str, str],
     paranoid: bool = False,
 ) -> tuple[Descriptor, tuple[int, ...]]:
-    """This engine's descriptor, and the token ids that end a turn. `paranoid` reads every byte of weights again.
+    """This engine's descriptor, and the token ids that end a turn.
+
+    Args:
+        vllm_config: as vLLM resolved it.
+        kv_cache_config: likewise.
+        kv_caches: what it allocated, by layer.
+        hash_cache: a folder that keeps known hashes of weights.
+        environ: the engine's own.
+        paranoid: reads every byte of weights again.
 
     Raises:
         InvalidInput: naming what cannot be measured; the engine then has no revision, and refuses all KV.
@@ -72,7 +52,7 @@ def measure(
     model, cache = vllm_config.model_config, vllm_config.cache_config
     require_tested(vllm.__version__)
     _refuse_unmeasurable(vllm_config, kv_cache_config)
-    text, stops = measure_text(model)
+    text, stops = measure_text(model, chat_template_of(vllm_config))
     kv = KvIdentity(
         weights=weights_digest(Path(model.model), hash_cache, paranoid=paranoid),
         quantization=_quantization(model),
@@ -91,7 +71,7 @@ def measure(
         kv_layout=_kv_layout(kv_cache_config, kv_caches),
         shards=_shards(vllm_config.parallel_config),
         draft_model=_draft_model(vllm_config.speculative_config, hash_cache, paranoid=paranoid),
-        environment=_environment(vllm_config),
+        environment=_environment(vllm_config, environ),
         compile_mode=_compile_mode(vllm_config),
         serializer_abi=SERIALIZER_ABI,
     )
@@ -190,28 +170,20 @@ def _shards(parallel: Any) -> dict[str, Scalar]:
 
 
 def _draft_model(speculative: Any, hash_cache: Path, *, paranoid: bool) -> str:
+    """Raises: InvalidInput where its weights are not at hand."""
     if speculative is None:
         return "none"
-    model, weights = speculative.model, "weightless"
-    if model and Path(model).is_dir():
-        weights = weights_digest(Path(model), hash_cache, paranoid=paranoid)
+    weights = "weightless"
+    if speculative.method not in WITHOUT_WEIGHTS:
+        weights = weights_digest(Path(str(speculative.model)), hash_cache, paranoid=paranoid)
     return f"{speculative.method} {speculative.num_speculative_tokens} {weights}"
 
 
-def _environment(vllm_config: Any) -> dict[str, Scalar]:
-    toggles = {
-        name: getattr(envs, name)
-        for name in sorted(envs.environment_variables)
-        if name.startswith(NUMERIC_TOGGLES) and _concerns_platform(name)
-    }
-    return flatten(toggles) | {
+def _environment(vllm_config: Any, environ: Mapping[str, str]) -> dict[str, Scalar]:
+    return toggles(environ) | {
         "adapters": _adapter_kernels(vllm_config.lora_config),
         "attention_config": canonical.digest(_plain(vllm_config.attention_config)),
         "disable_cascade_attn": bool(vllm_config.model_config.disable_cascade_attn),
-        "torch.float32_matmul_precision": torch.get_float32_matmul_precision(),
-        "torch.deterministic": torch.are_deterministic_algorithms_enabled(),
-        "torch.mkldnn": torch.backends.mkldnn.enabled,
-        "torch.cuda_tf32": torch.backends.cuda.matmul.allow_tf32,
     }
 
 
@@ -220,12 +192,6 @@ def _adapter_kernels(lora: Any) -> str:
     if lora is None:
         return "off"
     return f"rank {lora.max_lora_rank} {lora.lora_dtype} {canonical.digest(_plain(lora))[:16]}"
-
-
-def _concerns_platform(name: str) -> bool:
-    return not (name.startswith("VLLM_ROCM_") and torch.version.hip is None) and not (
-        name.startswith("VLLM_XPU_") and not torch.xpu.is_available()
-    )
 
 
 def _plain(config: Any) -> dict[str, str]:

@@ -162,7 +162,7 @@ def test_an_engine_on_an_untested_vllm_has_no_revision(
 ) -> None:
     monkeypatch.setattr("vllm.__version__", version)
     with pytest.raises(InvalidInput, match="is untested") as refused:
-        measure(SimpleNamespace(model_config=None, cache_config=None), None, {}, tmp_path)
+        measure(SimpleNamespace(model_config=None, cache_config=None), None, {}, tmp_path, environ={})
     assert refused.value.param == "engine_version"
     assert all(tested in str(refused.value) for tested in TESTED_VLLM)
 

@@ -98,12 +98,13 @@ def test_path_name_length_memory_and_scheduling_do_not_change_the_revision(
     engine_hall.stop(engine)
 
 
-def test_a_toggle_that_changes_numerics_is_part_of_the_revision(
+def test_toggles_that_change_numerics_are_part_of_the_revision_those_of_libraries_too(
     engine_hall: EngineHall, v12_engine: RealEngine, tiny_v12: Path
 ) -> None:
-    engine = engine_hall.start(tiny_v12, v12_engine.store, env={"VLLM_CPU_ATTN_SPLIT_KV": "0"})
+    env = {"VLLM_CPU_ATTN_SPLIT_KV": "0", "ONEDNN_DEFAULT_FPMATH_MODE": "STRICT"}
+    engine = engine_hall.start(tiny_v12, v12_engine.store, env=env)
     differing = differing_fields(descriptor(v12_engine), descriptor(engine))
-    assert differing == ("environment.VLLM_CPU_ATTN_SPLIT_KV",)
+    assert set(differing) == {f"environment.{name}" for name in env}
     engine_hall.stop(engine)
 
 
