@@ -112,6 +112,8 @@ class Evidence:
     """Found in the engine's own prefix cache."""
     loaded: Loaded | None = None
     refusal: Refusal | None = None
+    refused_tokens: int = 0
+    """That the refused artifact covers, as far as this engine read what it says of itself."""
     published: Published | None = None
     publish_failure: str | None = None
 

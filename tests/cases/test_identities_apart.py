@@ -146,3 +146,13 @@ def test_k7_a_tenant_named_like_a_salt_is_no_other_tenant(
     root.identify(V12.digest)
     assert root.salt(*one) != root.salt(*other)
     assert root.salt(*one) == root.salt(*one)
+
+
+def test_k7_a_callers_salt_that_looks_like_an_adapter_or_a_contract_is_neither() -> None:
+    root, apart = HashRoot("boot"), ("contract", "r-1", "adapter", None)
+    root.identify(V12.digest)
+    marked = root.salt("a", "x", apart)
+    assert marked != root.salt("a", "x", ("contract", None, "adapter", "r-1"))
+    for callers in (marked, marked.partition(" - ")[2], marked.split(" ", 3)[3], "contract r-1 x"):
+        assert root.salt("a", callers) != marked
+        assert root.salt(None, callers) != marked

@@ -27,6 +27,7 @@ WHOLE = Evidence(
         artifact_revision=V12.digest,
         artifact_producer=BootId("boot_0"),
     ),
+    refused_tokens=64,
     published=Published(
         artifact=ARTIFACT,
         revision=V13.digest,

@@ -34,7 +34,7 @@ from workers.kv_connector.offers import read_offer
 from workers.kv_connector.reports import Reports
 from workers.kv_connector.save_planning import Dropped, SavePlanner
 from workers.kv_connector.store import BlockStore
-from workers.kv_connector.tracked import Tracked, divide_prefix_cache, unsupported_request
+from workers.kv_connector.tracked import Tracked, apart_from_others, unsupported_request
 
 logger = logging.getLogger("vllm.everturn")
 
@@ -89,11 +89,11 @@ class SchedulerSide:
         try:
             self._heed(self._look_at_weights())
             tracked = self._track(request)
-            divide_prefix_cache(request, tracked, self._computed_under(request)[0])
+            apart = apart_from_others(request, tracked, self._computed_under(request)[0])
         except Exception:
             self._root.fold_apart(request)
             raise
-        self._root.fold_into(request, None if tracked is None else tracked.kv.tenant)
+        self._root.fold_into(request, None if tracked is None else tracked.kv.tenant, apart)
         self._counters.add(Count.REQUESTS)
 
     def matched(self, request: Any, local_tokens: int) -> int:
@@ -307,7 +307,7 @@ class SchedulerSide:
             artifact_revision=manifest.revision if manifest else None,
             artifact_producer=manifest.producer if manifest else None,
         )
-        tracked.evidence = replace(tracked.evidence, refusal=refusal, loaded=None)
+        tracked.refuse(refusal)
         self._counters.add(Count.REFUSALS, reason=refusal.reason)
         logger.info("Everturn refuses %s: %s, %s", refusal.artifact, refusal.reason, refusal.detail)
 
@@ -323,7 +323,7 @@ class SchedulerSide:
             # Never offered to this request again, also where the engine recomputes by itself.
             tracked.admitted, tracked.load_refused = None, True
             if tracked.evidence.refusal is None:
-                tracked.evidence = replace(tracked.evidence, refusal=outcome, loaded=None)
+                tracked.refuse(outcome)
                 self._counters.add(Count.REFUSALS, reason=outcome.reason)
         self._report(tracked)
         self._forget_if_settled(request_id, tracked)

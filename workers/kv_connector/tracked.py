@@ -1,10 +1,10 @@
 """What the scheduler side knows of one request between its hooks, and which requests tokens alone do not describe."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from service.domain.artifact import Admitted, Manifest
-from service.domain.evidence import Evidence, KvRequest
+from service.domain.evidence import Evidence, KvRequest, Refusal
 from service.domain.revision import Descriptor
 
 
@@ -26,6 +26,10 @@ class Tracked:
     loaded_from_block: int = 0
     """Blocks [loaded_from_block, admitted.blocks) came from the store."""
 
+    def refuse(self, refusal: Refusal) -> None:
+        covered = self.manifest.token_count if self.manifest is not None else 0
+        self.evidence = replace(self.evidence, refusal=refusal, refused_tokens=covered, loaded=None)
+
 
 def unsupported_request(request: Any) -> str | None:
     for name, present in (
@@ -39,10 +43,17 @@ def unsupported_request(request: Any) -> str | None:
     return None
 
 
-def divide_prefix_cache(request: Any, tracked: Tracked | None, own: Descriptor | None) -> None:
-    """In the engine's own prefix cache too: by adapter; and what may hold KV of another revision is the request's alone."""
-    if tracked is not None and tracked.kv.contract is not None:
-        request.cache_salt = f"contract {request.request_id} {request.cache_salt or ''}"
+def apart_from_others(
+    request: Any, tracked: Tracked | None, own: Descriptor | None
+) -> tuple[str | None, ...]:
+    """What its KV depends on beyond tokens, tenant and the engine's own revision; empty where on nothing.
+
+    Its adapter; and what may hold KV of another revision is the request's alone.
+    """
+    contracted = request.request_id if tracked is not None and tracked.kv.contract is not None else None
+    adapter = None
     if request.lora_request is not None:
         adapter = own.kv.adapter if own is not None else f"unknown {request.request_id}"
-        request.cache_salt = f"adapter {adapter} {request.cache_salt or ''}"
+    if contracted is None and adapter is None:
+        return ()
+    return "contract", contracted, "adapter", adapter

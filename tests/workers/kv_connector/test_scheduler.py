@@ -59,6 +59,7 @@ def test_a_load_that_was_refused_is_never_promised_again(scene: Scene) -> None:
     scene.scheduler.learned(Outcomes({req.request_id: refused(job)}, {}))
     assert scene.scheduler.matched(req, 0) == 0
     assert scene.evidence().refusal == refused(job)
+    assert scene.evidence().refused_tokens == 3 * SIZE
     assert scene.scheduler.finished(req, list(range(10, 20))) is False
     assert scene.evidence().publish_failure == "this attempt was promised KV that was then refused"
 
@@ -164,6 +165,13 @@ def test_an_engine_that_is_not_the_artifacts_revision_refuses(
     assert refusal is not None
     assert refusal.reason is reason
     assert refusal.artifact_revision == V12.digest
+    assert scene.evidence().refused_tokens == 3 * SIZE
+
+
+def test_of_an_artifact_that_nobody_could_read_no_token_is_said_to_be_refused(scene: Scene) -> None:
+    assert scene.scheduler.matched(request(offer="kv_00000000ff"), 0) == 0
+    assert scene.evidence().refusal is not None
+    assert scene.evidence().refused_tokens == 0
 
 
 @pytest.mark.parametrize("lease_s", [0, -1, "60", True, None])
