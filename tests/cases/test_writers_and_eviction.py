@@ -18,6 +18,8 @@ from tests.engines.real import EngineHall, RealEngine, new_handle
 from tests.workers.kv_connector.paged_fakes import Side, load_job, manifest_of, save, side
 from tests.workers.kv_connector.prompts import prompt
 from workers.kv_collector import Collector, Limits
+from workers.kv_connector import local_store
+from workers.kv_connector.block_file import BlockHeader, checksum
 from workers.kv_connector.catalog import Catalog
 from workers.kv_connector.local_store import LocalStore
 from workers.kv_connector.store import GRACE_MS
@@ -126,6 +128,47 @@ def test_f3_a_writer_that_is_killed_leaves_nothing_that_a_lookup_returns(tmp_pat
     assert contents.orphans() == []
     assert verify(store, contents.artifacts) == []
     assert len(contents.artifacts) == 1
+
+
+class Killed(BaseException):
+    """Nothing runs after it."""
+
+
+def kill_after(size: int, monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Lets a writer of this process write `size` bytes in all; gives what it wanted to write, part by part."""
+    wanted: list[int] = []
+    lock, write = threading.Lock(), local_store._write_whole
+
+    def written(file: object, part: bytes | memoryview) -> None:
+        with lock:
+            left = size - sum(wanted)
+            wanted.append(len(part))
+            write(file, memoryview(part)[: max(left, 0)])
+            if left < len(part):
+                raise Killed
+
+    monkeypatch.setattr(local_store, "_write_whole", written)
+    monkeypatch.setattr(Path, "unlink", lambda *_, **__: None)
+    return wanted
+
+
+def test_f3_a_writer_that_dies_at_any_byte_leaves_nothing_that_a_lookup_returns(tmp_path: Path) -> None:
+    with pytest.MonkeyPatch.context() as patched:
+        written = kill_after(1 << 30, patched)
+        assert isinstance(save(side(tmp_path / "whole"), HANDLE), Published)
+    whole = sum(written)
+    for size in range(0, whole, 67):
+        root = tmp_path / str(size)
+        with pytest.MonkeyPatch.context() as patched:
+            kill_after(size, patched)
+            with pytest.raises(Killed):
+                save(side(root), HANDLE)
+        contents = Catalog(LocalStore(root)).look()
+        assert (contents.artifacts, contents.unreadable) == ((), ()), size
+        for found in contents.blocks.values():
+            with (root / found.name).open("rb") as file:
+                header = BlockHeader.read_from(file)
+                assert checksum(file.read()).hexdigest() == header.checksum, size
 
 
 def test_f3_two_writers_at_once_end_in_one_sound_copy_that_both_name(tmp_path: Path) -> None:

@@ -1,10 +1,12 @@
 """What stands before a block's payload, so that a block says by itself whose it is; and the seal that shows it whole."""
 
 import json
+import re
 from dataclasses import asdict, dataclass
+from functools import lru_cache
 from hashlib import sha256
 from io import BytesIO
-from typing import Any, BinaryIO
+from typing import BinaryIO
 
 from blake3 import blake3
 
@@ -22,6 +24,16 @@ MOST_BEFORE_PAYLOAD = LENGTH_BYTES + SEAL_BYTES + MAX_HEADER_BYTES
 def checksum(payload: memoryview | bytes = b"") -> blake3:
     """Of 256 bits; BLAKE3, since a load's time is mostly that of its check. It lets go of the interpreter."""
     return blake3(payload)
+
+
+_STRING = rb'"(?:[^"\\]|\\.)*"'
+HEADER = re.compile(
+    rb'\{"checksum":"(?P<checksum>[0-9a-f]{64})","format":%d,"key":"(?P<key>[0-9a-f]{64})",'
+    rb'"made_by":"(?P<made_by>[a-z]+)","producer":(?P<producer>%s),"revision":"(?P<revision>rev_[0-9a-f]{64})",'
+    rb'"size":(?P<size>[1-9][0-9]{0,15}),"tenant":(?P<tenant>%s),"tensors":(?P<tensors>\[.*\])\}'
+    % (BLOCK_FORMAT, _STRING, _STRING)
+)
+"""Exactly as `BlockHeader.to_bytes` writes it: nothing else is a header, and a load does not wait for a JSON parser."""
 
 
 class BlockUnreadable(Exception):
@@ -64,19 +76,37 @@ class BlockHeader:
         seal, data = file.read(SEAL_BYTES), file.read(length)
         if sha256(data).digest() != seal:
             raise BlockUnreadable("its header is not what was written")
+        found = HEADER.fullmatch(data)
+        if found is None:
+            raise BlockUnreadable("its header is not of this format")
         try:
-            return cls._from_document(json.loads(data))
-        except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+            return cls(
+                key=found["key"].decode(),
+                tenant=json.loads(found["tenant"]),
+                revision=RevisionDigest(found["revision"].decode()),
+                producer=BootId(json.loads(found["producer"])),
+                made_by=MadeBy(found["made_by"].decode()),
+                tensors=_tensors(found["tensors"]),
+                checksum=found["checksum"].decode(),
+                size=int(found["size"]),
+            )
+        except (ValueError, TypeError, KeyError, RecursionError) as error:
             raise BlockUnreadable(f"its header cannot be read: {error}") from error
 
-    @classmethod
-    def _from_document(cls, document: dict[str, Any]) -> "BlockHeader":
-        written = document.pop("format")
-        if type(written) is not int or written != BLOCK_FORMAT:
-            msg = "another block format"
-            raise ValueError(msg)
-        tensors = tuple(Tensor(**t | {"shape": tuple(t["shape"])}) for t in document["tensors"])
-        return cls(**document | {"tensors": tensors, "made_by": MadeBy(document["made_by"])})
+
+@lru_cache(maxsize=4)
+def _tensors(text: bytes) -> tuple[Tensor, ...]:
+    """All blocks of an engine have the same. Raises: ValueError, TypeError, KeyError, RecursionError."""
+    tensors = tuple(Tensor(**one | {"shape": tuple(one["shape"])}) for one in json.loads(text))
+    lengths = (length for tensor in tensors for length in tensor.shape)
+    if _tensors_json(tensors) != text or not all(type(length) is int for length in lengths):
+        msg = "its tensors are not as they are written"
+        raise ValueError(msg)
+    return tensors
+
+
+def _tensors_json(tensors: tuple[Tensor, ...]) -> bytes:
+    return json.dumps([asdict(tensor) for tensor in tensors], sort_keys=True, separators=(",", ":")).encode()
 
 
 def split_block(data: memoryview) -> tuple[BlockHeader, memoryview]:

@@ -84,7 +84,7 @@ class Loader:
     def _fill(self, job: LoadJob, mark: Any, hold: Hold, until: float) -> None:
         def lane(pairs: Iterable[tuple[Block, int]]) -> None:
             buffer = self._paged.own_buffer()
-            with self._paged.copies(mark) as finish_copies:
+            with self._paged.device.copies(mark) as finish_copies:
                 for block, block_id in pairs:
                     if time.monotonic() > until:
                         raise Unfit(RefusalReason.STORE_UNREACHABLE, TOO_SLOW)
@@ -122,7 +122,7 @@ class Loader:
             raise Unfit(RefusalReason.TENANT_MISMATCH, f"{name} is another tenant's")
         if header.key != block.key or header.tensors != self._paged.tensors:
             raise Unfit(RefusalReason.BLOCK_UNREADABLE, f"{name} holds other tokens or other tensors")
-        if header.checksum != block.checksum:
+        if (header.checksum, header.size) != (block.checksum, block.size):
             # Whole in itself, so nothing to quarantine: another writer replaced what the manifest lists.
             raise Unfit(RefusalReason.CHECKSUM_MISMATCH, f"{name} was written anew since the manifest")
 

@@ -1,7 +1,5 @@
 """One block of the engine's paged KV cache, copied to and from one run of host bytes; on CPU and CUDA alike."""
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from threading import local
 from typing import Any
@@ -11,6 +9,7 @@ import torch
 
 from service.domain.artifact import Tensor
 from service.domain.revision import Descriptor
+from workers.kv_connector.devices import Device, device_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,17 +25,22 @@ class PagedBlocks:
     """vLLM registers every layer as [block, head, token, content]: the payload is layer after layer of one block."""
 
     def __init__(
-        self, own: Descriptor, tensors: tuple[Tensor, ...], kv_caches: dict[str, torch.Tensor]
+        self,
+        own: Descriptor,
+        tensors: tuple[Tensor, ...],
+        kv_caches: dict[str, torch.Tensor],
+        device: Device | None = None,
     ) -> None:
+        """`device`: where the caches lie; told by themselves where it is None."""
         self.own = own
         self.tensors = tensors
-        self._device = next(iter(kv_caches.values())).device
+        self.device = device or device_of(next(iter(kv_caches.values())))
         self._slices: list[_Slice] = []
         self.block_bytes = 0
         self._local = local()
         for cache in kv_caches.values():
             size = cache[0].numel() * cache.element_size()
-            on_host = cache.view(torch.uint8).numpy() if cache.device.type == "cpu" else None
+            on_host = cache.view(torch.uint8).numpy() if self.device.is_host else None
             self._slices.append(_Slice(cache, self.block_bytes, self.block_bytes + size, on_host))
             self.block_bytes += size
 
@@ -44,28 +48,8 @@ class PagedBlocks:
         """Of one block, and of the calling thread, which keeps it: fresh pages and pinning cost more than the copy."""
         buffers: dict[int, torch.Tensor] = self._local.__dict__.setdefault("buffers", {})
         if index not in buffers:
-            pinned = self._device.type == "cuda"
-            buffers[index] = torch.empty(self.block_bytes, dtype=torch.uint8, pin_memory=pinned)
+            buffers[index] = torch.empty(self.block_bytes, dtype=torch.uint8, pin_memory=self.device.pins)
         return buffers[index]
-
-    def mark(self) -> Any:
-        """The device's work so far: copies wait for it, and for nothing later."""
-        if self._device.type != "cuda":
-            return None
-        event = torch.cuda.Event()  # type: ignore[no-untyped-call]
-        event.record(torch.cuda.current_stream(self._device))
-        return event
-
-    @contextmanager
-    def copies(self, mark: Any) -> Iterator[Callable[[], None]]:
-        """On a stream of their own, behind `mark`; what it yields waits until the copies so far are done."""
-        if self._device.type != "cuda":
-            yield lambda: None
-            return
-        stream = torch.cuda.Stream(self._device)  # type: ignore[no-untyped-call]
-        stream.wait_event(mark)
-        with torch.cuda.stream(stream):
-            yield stream.synchronize
 
     def copy_in(self, buffer: torch.Tensor, block_id: int) -> None:
         host = buffer.numpy()

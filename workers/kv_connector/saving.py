@@ -66,7 +66,7 @@ class Saver:
 
         def lane(blocks: Iterable[SaveBlock]) -> None:
             buffer, spare = self._paged.own_buffer(), self._paged.own_buffer(1)
-            with self._paged.copies(mark) as finish_copies:
+            with self._paged.device.copies(mark) as finish_copies:
                 for block in blocks:
                     if block.stored is not None and self._store.keep_block(job.tenant, revision, block.key):
                         written[block.key] = block.stored, block.made_by

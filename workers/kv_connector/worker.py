@@ -90,7 +90,7 @@ class WorkerSide:
             return
         self._running += len(transfers)
         try:
-            mark = self._paged.mark()
+            mark = self._paged.device.mark()
         except Exception as error:  # the engine holds the requests' blocks until every job is answered
             logger.exception("Everturn could not start the step's KV transfers")
             for job in transfers:

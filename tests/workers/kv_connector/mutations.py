@@ -1,7 +1,9 @@
 """Damages bytes as disks, networks and people do, always into something else than they were."""
 
+import json
 from collections.abc import Callable, Iterator
 from random import Random
+from typing import Any
 
 
 def mutants(data: bytes, count: int, seed: int) -> Iterator[bytes]:
@@ -61,3 +63,77 @@ KINDS: tuple[Callable[[bytes, Random], bytes], ...] = (
     *(_flip, _flip, _flip),
     *(_overwrite, _truncate, _insert, _delete, _move, _repeat, _noise),
 )
+
+
+def changed_documents(document: Any, count: int, seed: int) -> Iterator[tuple[Any, Any]]:
+    """As somebody writes them who knows the format and means harm: a copy with one value changed, and the first key of where."""
+    random = Random(seed)  # noqa: S311 no secret
+    places = list(_places(document))
+    before = json.dumps(document)
+    made = 0
+    while made < count:
+        copy = json.loads(before)
+        place = random.choice(places)
+        inner = copy
+        for key in place[:-1]:
+            inner = inner[key]
+        random.choice(CHANGES)(inner, place[-1], random)
+        if json.dumps(copy) != before:
+            made += 1
+            yield copy, place[0]
+
+
+def _places(document: Any, place: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    for key, value in document.items() if isinstance(document, dict) else enumerate(document):
+        yield (*place, key)
+        if isinstance(value, dict | list):
+            yield from _places(value, (*place, key))
+
+
+def _replace(inner: Any, key: Any, random: Random) -> None:
+    inner[key] = random.choice(
+        (
+            None,
+            True,
+            0,
+            1,
+            -1,
+            2**70,
+            1.0,
+            float("nan"),
+            "",
+            "0" * 64,
+            "auto",
+            "../x",
+            [],
+            {},
+            [[]],
+            random.randbytes(4).hex(),
+        )
+    )
+
+
+def _alike(inner: Any, key: Any, random: Random) -> None:
+    """The nearest other value of the same kind, or the same value of another kind."""
+    value = inner[key]
+    if isinstance(value, str) and value:
+        at = random.randrange(len(value))
+        inner[key] = value[:at] + random.choice("0123456789abcdef") + value[at + 1 :]
+    elif isinstance(value, int):
+        inner[key] = random.choice((value + 1, value - 1, float(value), str(value)))
+    elif isinstance(value, list) and value:
+        inner[key] = random.choice((value[:-1], value[1:], value[::-1], [*value, value[0]]))
+
+
+def _remove(inner: Any, key: Any, random: Random) -> None:
+    del inner[key]
+
+
+def _add(inner: Any, key: Any, random: Random) -> None:
+    if isinstance(inner, dict):
+        inner[random.randbytes(2).hex()] = random.choice((None, 1, "x"))
+    else:
+        inner.append(random.choice(inner))
+
+
+CHANGES: tuple[Callable[[Any, Any, Random], None], ...] = (_replace, _alike, _alike, _remove, _add)

@@ -60,8 +60,14 @@ def side(
 
 
 def save(
-    from_: Side, handle: str, *, block_ids: tuple[int, ...] = (5, 1, 3), lease_s: int = 60
+    from_: Side,
+    handle: str,
+    *,
+    block_ids: tuple[int, ...] = (5, 1, 3),
+    lease_s: int = 60,
+    mark: object = None,
 ) -> Published | str:
+    """`mark`: of the device, if it is none of the host's."""
     keys = block_keys(from_.paged.own.digest, TENANT, TOKENS, SIZE)
     blocks = tuple(
         SaveBlock(key=key, block_id=block_id, made_by=MadeBy.PREFILL, stored=None)
@@ -75,7 +81,7 @@ def save(
         lease_s=lease_s,
         blocks=blocks,
     )
-    return from_.saver.save(job, None)
+    return from_.saver.save(job, mark)
 
 
 def load_job(manifest: Manifest, *, block_ids: tuple[int, ...] = (0, 7, 2)) -> LoadJob:

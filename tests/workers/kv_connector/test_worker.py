@@ -27,7 +27,7 @@ def test_jobs_of_a_step_that_cannot_be_started_are_answered_at_once(
         msg = "CUDA error"
         raise RuntimeError(msg)
 
-    monkeypatch.setattr(one.paged, "mark", broken)
+    monkeypatch.setattr(one.paged.device, "mark", broken)
     worker = WorkerSide(one.paged, one.loader, one.saver)
     worker.start(Jobs(loads=(load,), saves=(written,)))
     settled = worker.settled()
