@@ -8,10 +8,12 @@ from pathlib import Path
 from service.domain.errors import EverturnError
 from stack.commands import (
     audit,
+    chat,
     contract,
     erase,
     events,
     guard,
+    import_transcripts,
     keys,
     kv,
     local,
@@ -24,7 +26,22 @@ from stack.errors import StackError, unusable
 
 DATA = Path(".everturn")
 
-COMMANDS = (local, guard, revision, rollout, rebuilds, kv, events, erase, contract, keys, audit, retention)
+COMMANDS = (
+    local,
+    chat,
+    import_transcripts,
+    guard,
+    revision,
+    rollout,
+    rebuilds,
+    kv,
+    events,
+    erase,
+    contract,
+    keys,
+    audit,
+    retention,
+)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -1,0 +1,107 @@
+"""docs/quickstart.md, typed as it stands."""
+
+import json
+import re
+import shlex
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from stack.postgres import EmbeddedPostgres
+from tests.api.stack import Stack, running_stack
+from tests.conftest import copied
+
+ROOT = Path(__file__).parents[2]
+QUICKSTART = (ROOT / "docs" / "quickstart.md").read_text()
+PATIENCE_S = 120.0
+
+
+@pytest.fixture(scope="module")
+def stack(postgres_server: EmbeddedPostgres, template_database: str) -> Iterator[Stack]:
+    with copied(postgres_server, template_database) as url, running_stack(url) as running:
+        running.start_engine("a", alias=True)
+        yield running
+
+
+@pytest.fixture
+def data(stack: Stack, tmp_path: Path) -> Path:
+    """As `make up` leaves it behind."""
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "ready.json").write_text(json.dumps({"url": stack.url}))
+    (tmp_path / "keys.json").write_text(json.dumps({"tenant_key": stack.secrets.tenant}))
+    return tmp_path
+
+
+def blocks(language: str) -> list[str]:
+    found = re.findall(rf"```{language}\n(.*?)```", QUICKSTART, re.DOTALL)
+    assert found
+    return found
+
+
+def typed(line: str, data: Path) -> str:
+    """Of a shell, with `everturn` as it is installed."""
+    everturn = shlex.join([sys.executable, "-m", "stack", "--data", str(data)])
+    done = subprocess.run(
+        ["sh", "-c", re.sub(r"\beverturn\b", everturn.replace("\\", r"\\"), line, count=1)],
+        check=False,
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
+        cwd=data,
+        env={"PYTHONPATH": str(ROOT), "PATH": "/usr/bin:/bin"},
+        stdin=subprocess.DEVNULL,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_every_python_block_runs_after_those_before_it(stack: Stack, tmp_path: Path) -> None:
+    program = "\n".join(blocks("python"))
+    for said, is_here in (
+        ("http://127.0.0.1:8000", stack.url),
+        ("…the key that make up printed…", stack.secrets.tenant),
+    ):
+        assert said in program
+        program = program.replace(said, is_here)
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        check=False,
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
+        cwd=tmp_path,
+    )
+    assert done.returncode == 0, done.stderr
+    [line] = (tmp_path / "transcripts.jsonl").read_text().splitlines()
+    assert len(json.loads(line)["messages"]) == 6
+
+
+def test_the_transcripts_that_it_shows_are_imported_by_the_lines_that_it_shows(
+    stack: Stack, data: Path
+) -> None:
+    [shown] = blocks("json")
+    (data / "transcripts.jsonl").write_text(shown)
+    lines = [line for block in blocks("sh") for line in block.splitlines() if "everturn import" in line]
+    assert len(lines) == 2
+    for line in lines:
+        typed(line, data)
+    made = [json.loads(line) for line in (data / "conversations.jsonl").read_text().splitlines()]
+    assert [one["id"] for one in made] == ["thread-1", None]
+    stack.http.get(f"/v1/conversations/{made[0]['conversation']}").raise_for_status()
+
+
+def test_the_chat_that_it_shows_answers(stack: Stack, data: Path) -> None:
+    lines = [line for block in blocks("sh") for line in block.splitlines() if "everturn chat" in line]
+    assert typed(lines[0], data).strip()
+    assert lines[1:] == ["everturn chat"]
+
+
+def test_the_lines_that_change_are_those_of_its_first_program() -> None:
+    [shown] = blocks("diff")
+    added = [line.lstrip("+ ").rstrip(",") for line in shown.splitlines() if line.startswith("+")]
+    assert len(added) == 3
+    first = blocks("python")[0]
+    assert all(line in first for line in added)
