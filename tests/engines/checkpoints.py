@@ -22,6 +22,14 @@ CHATML = (
     "{% for message in messages %}{{'<|im_start|>' + message['role'] + '\n' + message['content'] + '<|im_end|>' + '\n'}}"
     "{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
 )
+TAKES_TOOLS = """\
+{%- if tools %}{{ '<|im_start|>system\\nFunctions:\\n' }}{% for tool in tools %}{{ (tool | tojson) + '\\n' }}{% endfor %}\
+{{ '<|im_end|>\\n' }}{% endif %}
+{%- for message in messages %}{{ '<|im_start|>' + message['role'] + '\\n' + message['content'] }}
+{%- for call in message.tool_calls or [] %}{{ '<tool_call>\\n{"name": "' + call.function.name + '", "arguments": ' }}
+{{- (call.function.arguments | tojson) + '}\\n</tool_call>' }}{% endfor %}{{ '<|im_end|>\\n' }}{% endfor %}
+{%- if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}"""
+"""ChatML with tools, as Hermes' models have them."""
 STRIPS_REASONING = CHATML.replace("message['content']", "message['content'].split('</think>')[-1]")
 
 

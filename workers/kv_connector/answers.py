@@ -53,6 +53,8 @@ class AnswerParsers:
 
     def form(self, tokenizer: Any, wanted: Wanted) -> Form:
         """Raises: InvalidInput: no parser for what is wanted, or a schema that vLLM cannot hold an answer to."""
+        from vllm.exceptions import VLLMValidationError  # noqa: PLC0415 vLLM loads this once it serves
+
         parser = self._parser(tokenizer, wanted)
         if parser is None and wanted.response_format is None:
             return Form(structured_outputs=None, skip_special_tokens=True, parsed=False)
@@ -64,9 +66,9 @@ class AnswerParsers:
             params = request.extract_structured_outputs()
             if params is not None:
                 self._check(params, tokenizer)
-        except (ValueError, TypeError) as error:
+        except (VLLMValidationError, ValueError, TypeError) as error:
             raise InvalidInput(
-                f"'{field}' is no schema that answers can be held to: {error}.", field
+                f"'{field}' is no schema that answers can be held to: {_line(error)}.", field
             ) from error
         return Form(
             structured_outputs=None if params is None else _plain(params),
@@ -92,7 +94,7 @@ class AnswerParsers:
 
     def _parser(self, tokenizer: Any, wanted: Wanted) -> Any:
         """None where the answer is what the model wrote."""
-        from vllm.parser import ParserManager  # noqa: PLC0415 vLLM loads this once it serves
+        from vllm.parser import ParserManager  # noqa: PLC0415 ditto
         from vllm.parser.abstract_parser import DelegatingParser  # noqa: PLC0415 ditto
         from vllm.tool_parsers import ToolParser  # noqa: PLC0415 ditto
 
@@ -146,6 +148,10 @@ def _request(wanted: Wanted) -> Any:
         {"messages": [{"role": "user", "content": ""}], "response_format": wanted.response_format}
         | (calls if wanted.tools else {})
     )
+
+
+def _line(error: Exception) -> str:
+    return " ".join(str(error).split()).rstrip(".")
 
 
 def _plain(params: Any) -> dict[str, Any]:

@@ -203,20 +203,31 @@ def _check_heard(tokenizer: Any, turns: Sequence[dict[str, Any]], tools: Sequenc
     Raises:
         InvalidInput: it passes over tools, or over function calls.
     """
-    if tools and render_turns(tokenizer, turns, tools) == render_turns(tokenizer, turns, ()):
+    if not tools and not any("tool_calls" in turn for turn in turns):
+        return
+    prompt = render_turns(tokenizer, turns, tools)
+    if tools and _same(tokenizer, prompt, turns, ()):
         raise InvalidInput(
             "This model's chat template takes no tools: the model would not learn of them. "
             "Use a model whose template does, or start its engine with one (--chat-template).",
             "tools",
         )
-    if any("tool_calls" in turn for turn in turns):
-        without = [{key: value for key, value in turn.items() if key != "tool_calls"} for turn in turns]
-        if render_turns(tokenizer, without, tools) == render_turns(tokenizer, turns, tools):
-            raise InvalidInput(
-                "This model's chat template leaves function calls out: the model would not learn of them. "
-                "Use a model whose template takes tools.",
-                "tools",
-            )
+    without = [{key: value for key, value in turn.items() if key != "tool_calls"} for turn in turns]
+    if without != turns and _same(tokenizer, prompt, without, tools):
+        raise InvalidInput(
+            "This model's chat template leaves function calls out: the model would not learn of them. "
+            "Use a model whose template takes tools, or start its engine with one (--chat-template).",
+            "tools",
+        )
+
+
+def _same(
+    tokenizer: Any, prompt: str, turns: Sequence[dict[str, Any]], tools: Sequence[Mapping[str, Any]]
+) -> bool:
+    try:
+        return render_turns(tokenizer, turns, tools) == prompt
+    except InvalidInput:
+        return False
 
 
 def _arguments(text: str) -> Any:
