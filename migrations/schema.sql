@@ -684,7 +684,7 @@ CREATE TABLE public.api_keys (
     revoked_at timestamp with time zone,
     revoked_by text,
     CONSTRAINT ck_api_keys_revoked CHECK (((revoked_at IS NULL) = (revoked_by IS NULL))),
-    CONSTRAINT ck_api_keys_scope CHECK ((scope = ANY (ARRAY['tenant'::text, 'operator'::text, 'auditor'::text]))),
+    CONSTRAINT ck_api_keys_scope CHECK ((scope = ANY (ARRAY['tenant'::text, 'operator'::text, 'auditor'::text, 'engine'::text]))),
     CONSTRAINT ck_api_keys_secret_sha256 CHECK ((octet_length(secret_sha256) = 32)),
     CONSTRAINT ck_api_keys_tenant CHECK (((scope = 'tenant'::text) = (tenant_id IS NOT NULL)))
 );
@@ -1205,17 +1205,19 @@ ALTER TABLE public.turns OWNER TO everturn_owner;
 --
 
 CREATE VIEW public.engine_load AS
- SELECT pinned.engine,
+ SELECT busy.engine,
     count(*) AS attempts
-   FROM (public.turns
+   FROM ((public.turns
      CROSS JOIN LATERAL ( SELECT (events.payload ->> 'turn'::text) AS turn_id,
-            (events.payload ->> 'engine'::text) AS engine
+            (events.payload ->> 'engine'::text) AS engine,
+            (events.payload ->> 'prefill'::text) AS prefill
            FROM public.events
           WHERE ((events.tenant_id = turns.tenant_id) AND (events.stream = turns.conversation_id) AND (events.type = 'turn.pinned'::text))
           ORDER BY events.stream_version DESC
          LIMIT 1) pinned)
-  WHERE ((NOT turns.closed) AND (turns.turn_id = pinned.turn_id))
-  GROUP BY pinned.engine;
+     CROSS JOIN LATERAL ( VALUES (pinned.engine), (pinned.prefill)) busy(engine))
+  WHERE ((NOT turns.closed) AND (turns.turn_id = pinned.turn_id) AND (busy.engine IS NOT NULL))
+  GROUP BY busy.engine;
 
 
 ALTER VIEW public.engine_load OWNER TO everturn_owner;
@@ -1232,6 +1234,7 @@ CREATE TABLE public.engines (
     state text NOT NULL,
     lease_expires_at timestamp with time zone NOT NULL,
     registered_at timestamp with time zone DEFAULT clock_timestamp() NOT NULL,
+    registered_by text,
     CONSTRAINT ck_engines_boot CHECK ((boot <> ''::text)),
     CONSTRAINT ck_engines_role CHECK ((role = ANY (ARRAY['both'::text, 'prefill'::text, 'decode'::text]))),
     CONSTRAINT ck_engines_state CHECK ((state = ANY (ARRAY['ready'::text, 'draining'::text, 'gone'::text])))

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from ipaddress import ip_address, ip_network
 from re import fullmatch
 from urllib.parse import urlsplit
 
@@ -11,7 +12,14 @@ from sqlalchemy import Connection
 from service import shift_flow
 from service.domain.adapter import Adapter, ServedAdapter, effective
 from service.domain.artifact import BootId
-from service.domain.errors import Conflict, EnginePinned, InvalidInput, NotFound, RevisionMismatch
+from service.domain.errors import (
+    Conflict,
+    EnginePinned,
+    Forbidden,
+    InvalidInput,
+    NotFound,
+    RevisionMismatch,
+)
 from service.domain.events import FLEET, ConversationId, Event, OnUpgrade, TenantId
 from service.domain.fleet_events import AdapterServed, AdapterWithdrawn, EngineRegistered
 from service.domain.plan import EngineRole, EngineState
@@ -31,6 +39,8 @@ class NewEngine:
     """As the engine measured itself."""
     expected: RevisionDigest | None
     """What its operator takes it to be; None takes it for what it is."""
+    by: str | None = None
+    """The key that it is registered with."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,7 +124,13 @@ def register_engine(
             conn, tenant=FLEET, stream=stream, expected_version=len(history), events=[event], now=now
         )
     fleet.register_engine(
-        conn, boot=engine.boot, revision=revision, address=engine.address, role=engine.role, lease_s=lease_s
+        conn,
+        boot=engine.boot,
+        revision=revision,
+        address=engine.address,
+        role=engine.role,
+        lease_s=lease_s,
+        by=engine.by,
     )
     return revision
 
@@ -225,11 +241,31 @@ def check_address(address: str, allowed_hosts: frozenset[str]) -> None:
     plain = clean and host and port and parts.scheme in {"http", "https"} and not parts.username
     if not plain or parts.path.strip("/") or parts.query or parts.fragment:
         raise InvalidInput("'address' must be http(s)://host:port.", "address")
-    if host not in allowed_hosts:
+    if host is None or not _is_among(host, allowed_hosts):
         allowed = ", ".join(sorted(allowed_hosts))
         raise InvalidInput(
             f"'address' is at {host}; engines may be at: {allowed}. EVERTURN_ENGINE_HOSTS sets the list.",
             "address",
+        )
+
+
+def _is_among(host: str, allowed: frozenset[str]) -> bool:
+    """By its name, or as an address within one of the networks. A name is never looked up: who answers for it may change."""
+    if host in allowed:
+        return True
+    try:
+        address = ip_address(host)
+    except ValueError:
+        return False
+    return any(address in ip_network(one) for one in allowed if "/" in one)
+
+
+def check_own(conn: Connection, boot: BootId, key_id: str) -> None:
+    """For a key that speaks for engines alone. Raises: Forbidden: the boot was registered with another one."""
+    theirs = fleet.registered_by(conn, boot)
+    if theirs is None or not keys.is_heir(conn, key_id, theirs):
+        raise Forbidden(
+            f"Engine {boot} was not registered with this key: use the one that it was, its successor, or an operator's."
         )
 
 

@@ -1,9 +1,10 @@
 """All settings of the service, read from `EVERTURN_*` by composition roots and passed on from there."""
 
 from datetime import timedelta
+from ipaddress import ip_network
 from typing import Literal
 
-from pydantic import Field, SecretStr, ValidationError
+from pydantic import Field, SecretStr, ValidationError, field_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from service.domain.errors import InvalidInput
@@ -23,7 +24,7 @@ class Settings(BaseSettings):
     default_alias: str = "production"
     default_max_output_tokens: int = Field(default=512, ge=1)
     engine_hosts: tuple[str, ...] = ("127.0.0.1", "::1", "localhost")
-    """Hosts that an engine may be registered at: the service sends conversations there."""
+    """Names, addresses and networks (10.1.0.0/16) that an engine may be registered at: the service sends conversations there."""
     engine_lease_s: float = Field(default=10, gt=0)
     canary_required: bool = False
     """Whether an engine may only register with an answer to the canary."""
@@ -74,6 +75,14 @@ class Settings(BaseSettings):
     @property
     def finishes_orphans(self) -> bool:
         return self.on_orphan == "finish"
+
+    @field_validator("engine_hosts")
+    @classmethod
+    def _check_engine_hosts(cls, hosts: tuple[str, ...]) -> tuple[str, ...]:
+        for host in hosts:
+            if "/" in host:
+                ip_network(host)
+        return hosts
 
     @property
     def routing(self) -> Routing:

@@ -12,7 +12,7 @@ from starlette.responses import JSONResponse, Response
 from service import canary_flow, rollout_flow
 from service.api.body import StrictBody, parse, read_object
 from service.api.schemas import Policy
-from service.api.wiring import Operator, ServiceOf
+from service.api.wiring import EngineOrOperator, Operator, ServiceOf
 from service.domain.adapter import parse_adapters
 from service.domain.artifact import BootId
 from service.domain.canary import TOKENS, CanaryFailed, Generation
@@ -22,6 +22,7 @@ from service.domain.plan import Engine, EngineRole
 from service.domain.revision import Descriptor, RevisionDigest, parse_digest
 from service.shift_flow import KeepPolicy
 from service.store import adapters, artifacts, canaries, fleet
+from service.store.keys import Principal, Scope
 
 router = APIRouter(prefix="/admin")
 
@@ -84,7 +85,7 @@ async def list_revisions(service: ServiceOf, _: Operator) -> dict[str, Any]:
 
 
 @router.get("/revisions/{digest}")
-async def read_revision(digest: str, service: ServiceOf, _: Operator) -> dict[str, Any]:
+async def read_revision(digest: str, service: ServiceOf, _: EngineOrOperator) -> dict[str, Any]:
     revision = parse_digest(digest)
     descriptor = await service.database.run(lambda conn: fleet.find_descriptor(conn, revision))
     if descriptor is None:
@@ -123,7 +124,9 @@ async def list_aliases(service: ServiceOf, _: Operator) -> dict[str, Any]:
 
 
 @router.post("/engines", status_code=201)
-async def register_engine(request: Request, service: ServiceOf, _: Operator) -> dict[str, Any]:
+async def register_engine(
+    request: Request, service: ServiceOf, principal: EngineOrOperator
+) -> dict[str, Any]:
     body = parse(EngineBody, await read_object(request, service.settings.max_body_bytes))
     expected = body.expected_revision
     engine = rollout_flow.NewEngine(
@@ -132,6 +135,7 @@ async def register_engine(request: Request, service: ServiceOf, _: Operator) -> 
         role=EngineRole(body.role),
         descriptor=Descriptor.from_json(body.descriptor),
         expected=None if expected is None else parse_digest(expected, "expected_revision"),
+        by=principal.key_id,
     )
     settings = service.settings
     run = _canary_run(body.canary, required=settings.canary_required)
@@ -141,6 +145,7 @@ async def register_engine(request: Request, service: ServiceOf, _: Operator) -> 
 
     def registered(conn: Connection) -> RevisionDigest | CanaryFailed:
         now = service.clock()
+        _check_own(conn, engine.boot, principal, known=fleet.find_base(conn, engine.boot) is not None)
         if run is not None and engine.expected in (None, measured):
             failed = canary_flow.judge(conn, measured, run, boot=engine.boot, address=engine.address, now=now)
             if failed is not None:
@@ -199,40 +204,64 @@ async def forget_canary(
 
 
 @router.post("/engines/{boot}/heartbeat")
-async def heartbeat(boot: str, service: ServiceOf, _: Operator) -> dict[str, Any]:
+async def heartbeat(boot: str, service: ServiceOf, principal: EngineOrOperator) -> dict[str, Any]:
     lease_s = service.settings.engine_lease_s
-    held = await service.database.run(
-        lambda conn: rollout_flow.renew_engine(conn, BootId(boot), lease_s=lease_s)
-    )
-    return {"lease_s": lease_s, "adapters": held}
+
+    def renewed(conn: Connection) -> adapters.Held:
+        held = rollout_flow.renew_engine(conn, BootId(boot), lease_s=lease_s)
+        _check_own(conn, BootId(boot), principal)
+        return held
+
+    return {"lease_s": lease_s, "adapters": await service.database.run(renewed)}
 
 
 @router.put("/engines/{boot}/adapters")
-async def serve_adapters(boot: str, request: Request, service: ServiceOf, _: Operator) -> dict[str, Any]:
+async def serve_adapters(
+    boot: str, request: Request, service: ServiceOf, principal: EngineOrOperator
+) -> dict[str, Any]:
     body = parse(AdaptersBody, await read_object(request, service.settings.max_body_bytes))
     told = parse_adapters(body.adapters)
-    await service.database.run(
-        lambda conn: rollout_flow.serve_adapters(conn, BootId(boot), told, now=service.clock())
-    )
+
+    def served(conn: Connection) -> None:
+        rollout_flow.serve_adapters(conn, BootId(boot), told, now=service.clock())
+        _check_own(conn, BootId(boot), principal)
+
+    await service.database.run(served)
     return {"boot": boot, "adapters": [adapter.to_json() for adapter in told]}
 
 
 @router.post("/engines/{boot}/drain")
-async def drain(boot: str, service: ServiceOf, _: Operator, *, force: bool = False) -> dict[str, Any]:
-    refused = await service.database.run(
-        lambda conn: rollout_flow.drain_engine(conn, BootId(boot), force=force)
-    )
+async def drain(
+    boot: str, service: ServiceOf, principal: EngineOrOperator, *, force: bool = False
+) -> dict[str, Any]:
+    def drained(conn: Connection) -> tuple[ConversationId, ...]:
+        pinned = rollout_flow.drain_engine(conn, BootId(boot), force=force)
+        _check_own(conn, BootId(boot), principal)
+        return pinned
+
+    refused = await service.database.run(drained)
     return {"boot": boot, "state": "draining"} | _affected(refused)
 
 
 @router.delete("/engines/{boot}")
-async def retire(boot: str, service: ServiceOf, _: Operator, *, force: bool = False) -> Response:
-    refused = await service.database.run(
-        lambda conn: rollout_flow.retire_engine(conn, BootId(boot), force=force)
-    )
+async def retire(
+    boot: str, service: ServiceOf, principal: EngineOrOperator, *, force: bool = False
+) -> Response:
+    def retired(conn: Connection) -> tuple[ConversationId, ...]:
+        pinned = rollout_flow.retire_engine(conn, BootId(boot), force=force)
+        _check_own(conn, BootId(boot), principal)
+        return pinned
+
+    refused = await service.database.run(retired)
     if refused:
         return JSONResponse({"boot": boot, "state": "gone"} | _affected(refused))
     return Response(status_code=204)
+
+
+def _check_own(conn: Connection, boot: BootId, principal: Principal, *, known: bool = True) -> None:
+    """After the work, whose transaction it ends: of a boot that is not there, that is what is said."""
+    if principal.scope is Scope.ENGINE and known:
+        rollout_flow.check_own(conn, boot, principal.key_id)
 
 
 def _affected(conversations: tuple[ConversationId, ...]) -> dict[str, Any]:

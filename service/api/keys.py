@@ -24,7 +24,7 @@ Most = Annotated[int, Field(ge=1, le=2**53)] | None
 
 
 class KeyBody(StrictBody):
-    scope: Literal["tenant", "operator", "auditor"]
+    scope: Literal["tenant", "operator", "auditor", "engine"]
     tenant: str | None = None
     label: str | None = Field(default=None, max_length=200)
 

@@ -81,8 +81,16 @@ async def tenant_of(principal: AnyKey, request: Request, service: ServiceOf) -> 
 async def operator(principal: AnyKey) -> keys.Principal:
     if principal.scope is not keys.Scope.OPERATOR:
         raise Forbidden(
-            "This needs an operator's key; a tenant's key is for /v1, an auditor's for /admin/audit."
+            "This needs an operator's key; a tenant's key is for /v1, an auditor's for /admin/audit, an engine's for "
+            "engines that are registered with it."
         )
+    reach_for(ALL_TENANTS)
+    return principal
+
+
+async def engine(principal: AnyKey) -> keys.Principal:
+    if principal.scope not in (keys.Scope.ENGINE, keys.Scope.OPERATOR):
+        raise Forbidden("This needs an engine's or an operator's key; a tenant's key is for /v1.")
     reach_for(ALL_TENANTS)
     return principal
 
@@ -95,5 +103,6 @@ async def auditor(principal: AnyKey) -> keys.Principal:
 
 
 TenantOf = Annotated[Tenant, Depends(tenant_of)]
+EngineOrOperator = Annotated[keys.Principal, Depends(engine)]
 Operator = Annotated[keys.Principal, Depends(operator)]
 Auditor = Annotated[keys.Principal, Depends(auditor)]

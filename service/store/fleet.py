@@ -112,8 +112,9 @@ def register_engine(
     address: str,
     role: EngineRole,
     lease_s: float,
+    by: str | None = None,
 ) -> None:
-    """Of a boot that is known already, the lease is renewed; one that drains goes on draining.
+    """Of a boot that is known already, the lease is renewed; one that drains goes on draining. `by` is a key's id.
 
     Raises:
         NotFound: a revision that nobody registered.
@@ -124,7 +125,7 @@ def register_engine(
     state = case((engines.c.state == EngineState.DRAINING, EngineState.DRAINING), else_=EngineState.READY)
     statement = (
         insert(engines)
-        .values(boot=boot, revision=revision, state=EngineState.READY, **values)
+        .values(boot=boot, revision=revision, state=EngineState.READY, registered_by=by, **values)
         .on_conflict_do_update(
             index_elements=[engines.c.boot],
             set_={**values, "state": state},
@@ -144,6 +145,14 @@ def register_engine(
         if known == revision:
             raise EngineRetired(f"Engine {boot} was retired; start its process anew to serve again.")
         raise RevisionMismatch(wanted=known, measured=revision)
+
+
+def registered_by(conn: Connection, boot: BootId) -> str | None:
+    """The key that it was registered with first; None where that is not known, or there is no such boot."""
+    found: str | None = conn.execute(
+        select(engines.c.registered_by).where(engines.c.boot == boot)
+    ).scalar_one_or_none()
+    return found
 
 
 def find_base(conn: Connection, boot: BootId) -> Descriptor | None:

@@ -32,6 +32,8 @@ class Scope(StrEnum):
     """The fleet, tenants and keys: /admin; no one's conversations."""
     AUDITOR = "auditor"
     """The audit views, read only: /admin/audit."""
+    ENGINE = "engine"
+    """The engines that were registered with it, and those that it registers: nothing else of the fleet."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,9 +98,7 @@ def create_key(
         NotFound: no such tenant.
     """
     if (scope is Scope.TENANT) != (tenant is not None):
-        raise InvalidInput(
-            "A key of scope 'tenant' needs a tenant, one of scope 'operator' or 'auditor' has none.", "tenant"
-        )
+        raise InvalidInput("A key of scope 'tenant' needs a tenant, one of another scope has none.", "tenant")
     row = {
         "key_id": func.concat("key_", func.replace(cast(func.gen_random_uuid(), Text), "-", "")),
         "tenant_id": tenant,
@@ -212,6 +212,15 @@ def authenticate(conn: Connection, secret: str) -> Principal | None:
         on_upgrade=None if row["on_upgrade"] is None else OnUpgrade(row["on_upgrade"]),
         limits=limits_of(row),
     )
+
+
+def is_heir(conn: Connection, key_id: str, of: str) -> bool:
+    """Whether the key is `of`, or came in its place by rotations."""
+    heirs = select(api_keys.c.key_id, api_keys.c.replaces).where(api_keys.c.key_id == key_id)
+    line = heirs.cte("line", recursive=True)
+    older = select(api_keys.c.key_id, api_keys.c.replaces).join(line, api_keys.c.key_id == line.c.replaces)
+    line = line.union(older)
+    return conn.execute(select(line.c.key_id).where(line.c.key_id == of)).one_or_none() is not None
 
 
 def _find(conn: Connection, key_id: str) -> KeyRecord:

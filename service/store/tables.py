@@ -197,6 +197,7 @@ engines = Table(
     Column("state", Text, nullable=False),
     Column("lease_expires_at", TIMESTAMP, nullable=False),
     Column("registered_at", TIMESTAMP, nullable=False, server_default=NOW),
+    Column("registered_by", Text),
     CheckConstraint("boot <> ''", name="ck_engines_boot"),
     CheckConstraint("role in ('both', 'prefill', 'decode')", name="ck_engines_role"),
     CheckConstraint("state in ('ready', 'draining', 'gone')", name="ck_engines_state"),

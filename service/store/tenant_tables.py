@@ -46,7 +46,7 @@ api_keys = Table(
     Column("revoked_at", TIMESTAMP),
     Column("revoked_by", Text),
     UniqueConstraint("secret_sha256", name=ONE_KEY_PER_HASH),
-    CheckConstraint("scope in ('tenant', 'operator', 'auditor')", name="ck_api_keys_scope"),
+    CheckConstraint("scope in ('tenant', 'operator', 'auditor', 'engine')", name="ck_api_keys_scope"),
     CheckConstraint("(revoked_at is null) = (revoked_by is null)", name="ck_api_keys_revoked"),
     CheckConstraint("(scope = 'tenant') = (tenant_id is not null)", name="ck_api_keys_tenant"),
     CheckConstraint("octet_length(secret_sha256) = 32", name="ck_api_keys_secret_sha256"),

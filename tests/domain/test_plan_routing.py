@@ -94,7 +94,7 @@ DECODE = engine(NEW, "boot_d", role=EngineRole.DECODE)
 def prefilled_on(*fleet: Engine, **more: Any) -> str | None:
     result = plan(*fleet, **more)
     assert result.engine is not None
-    return result.prefill and result.prefill.boot
+    return None if result.prefill is None else result.prefill.boot
 
 
 def test_a_long_prompt_is_prefilled_on_an_engine_that_does_nothing_else() -> None:

@@ -7,6 +7,7 @@ from pydantic import Field
 
 from service.api.openapi.objects import Shape
 from service.api.openapi.stream_events import RecordedEvent
+from service.domain.canary import CanaryFailed, CanaryRecorded
 from service.domain.plan import EngineRole, EngineState, StoredArtifact
 from service.domain.rollout import Troubles
 from service.domain.rollout_events import RolloutState, Strategy
@@ -19,6 +20,17 @@ from service.store.tenants import TenantRecord
 
 class Registered(Shape):
     revision: str
+
+
+class Canary(Shape):
+    revision: str
+    recorded: CanaryRecorded | None
+    failures: list[CanaryFailed]
+
+
+class ForgottenCanary(Shape):
+    revision: str
+    recorded: None
 
 
 class ListedRevision(Shape):

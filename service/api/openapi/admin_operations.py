@@ -33,6 +33,14 @@ ADMIN: Mapping[str, Operation] = {
     "GET /admin/revisions/{digest}": Operation(
         id="getRevision", says="Read a revision's descriptor", answer=admin_objects.Revision
     ),
+    "GET /admin/revisions/{digest}/canary": Operation(
+        id="getCanary", says="Read what engines of a revision must answer", answer=admin_objects.Canary
+    ),
+    "DELETE /admin/revisions/{digest}/canary": Operation(
+        id="forgetCanary",
+        says="Have the next engine of a revision set it",
+        answer=admin_objects.ForgottenCanary,
+    ),
     "PUT /admin/aliases/{name}": Operation(
         id="moveAlias", says="Point an alias at a revision", body=admin.AliasBody, answer=MovedAlias
     ),

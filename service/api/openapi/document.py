@@ -31,6 +31,7 @@ REF = "#/components/schemas/{model}"
 SCOPES: dict[Callable[..., Any] | None, tuple[str, ...]] = {
     wiring.tenant_of: ("tenantKey",),
     wiring.operator: ("operatorKey",),
+    wiring.engine: ("engineKey", "operatorKey"),
     wiring.auditor: ("auditorKey", "operatorKey"),
 }
 """Which keys open a route follows from what its handler depends on."""
@@ -82,7 +83,7 @@ def document(routes: Sequence[BaseRoute]) -> Json:
                     "scheme": "bearer",
                     "description": f"A key of scope `{scope}`.",
                 }
-                for scope in ("tenant", "operator", "auditor")
+                for scope in ("tenant", "operator", "auditor", "engine")
             },
             "responses": {
                 str(status): _described(words, _json(kinds[ErrorAnswer]), refused=True)
