@@ -9,6 +9,7 @@ from jsonschema import Draft202012Validator
 
 from tests.api.stack import Stack, eventually, running_stack, sse
 from tests.api.test_resume import said
+from tests.api.test_tools import CALL, WEATHER, output_of
 
 SPEC = json.loads(Path(__file__).with_name("openapi").joinpath("openai.json").read_text("utf-8"))
 
@@ -16,6 +17,10 @@ EVENTS = {
     "response.created": "ResponseCreatedEvent",
     "response.in_progress": "ResponseInProgressEvent",
     "response.output_item.added": "ResponseOutputItemAddedEvent",
+    "response.function_call_arguments.delta": "ResponseFunctionCallArgumentsDeltaEvent",
+    "response.function_call_arguments.done": "ResponseFunctionCallArgumentsDoneEvent",
+    "response.reasoning_text.delta": "ResponseReasoningTextDeltaEvent",
+    "response.reasoning_text.done": "ResponseReasoningTextDoneEvent",
     "response.content_part.added": "ResponseContentPartAddedEvent",
     "response.output_text.delta": "ResponseTextDeltaEvent",
     "response.output_text.done": "ResponseTextDoneEvent",
@@ -77,6 +82,28 @@ def test_responses_and_what_is_read_of_them(shared_stack: Stack) -> None:
 def test_the_events_of_a_completed_and_of_an_incomplete_stream(shared_stack: Stack) -> None:
     for most in (100, 2):
         check_events(said(shared_stack.stream("hello", max_output_tokens=most)))
+
+
+def test_items_of_every_kind_and_the_events_that_tell_them(stack: Stack) -> None:
+    engine = stack.start_engine("a", alias=True)
+    engine.faults.reasons, engine.faults.says = True, [f"<think>hm</think>Let me see.{CALL}"]
+    events = said(stack.stream("weather?", tools=[WEATHER], tool_choice="required"))
+    check_events(events)
+    response = events[-1]["response"]
+    http, path = stack.http, f"/v1/conversations/{response['conversation']['id']}/items"
+    added = http.post(path, json={"items": [output_of(response)]}).json()
+    assert breaches("ConversationItemList", added) == []
+    listed = http.get(path).json()
+    assert [item["type"] for item in listed["data"]] == [
+        *("function_call_output", "function_call", "message", "reasoning", "message")
+    ]
+    assert breaches("ConversationItemList", listed) == []
+    for item in listed["data"]:
+        assert breaches("ConversationItem", http.get(f"{path}/{item['id']}").json()) == []
+    given = stack.ask([*response["output"], output_of(response)], tools=[WEATHER])
+    assert breaches("Response", given) == []
+    echoed = http.get(f"/v1/responses/{given['id']}/input_items").json()
+    assert breaches("ResponseItemList", echoed) == []
 
 
 def test_a_cancelled_response_and_its_stream(stack: Stack) -> None:

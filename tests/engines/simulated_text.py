@@ -30,7 +30,7 @@ def render(messages: Sequence[dict[str, Any]], tools: Sequence[Mapping[str, Any]
 def written(message: Mapping[str, Any]) -> str:
     reasoning = f"<think>{message['reasoning']}</think>" if message.get("reasoning") else ""
     calls = "".join(called(call["name"], call["arguments"]) for call in message.get("calls", ()))
-    return reasoning + message["content"] + calls
+    return f"{reasoning}{message['content']}{calls}"
 
 
 def called(name: str, arguments: str) -> str:

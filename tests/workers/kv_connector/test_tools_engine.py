@@ -103,7 +103,7 @@ def test_a_window_with_a_call_is_extended_and_its_kv_is_loaded(
     text, ids, evidence = answered(engine, first["token_ids"], first["form"], publish=handle)
     assert evidence.published is not None
     call = post(engine, "parse", text=text, token_ids=ids, **wanted).json()["calls"][0]
-    messages = [
+    messages: list[dict[str, Any]] = [
         USER,
         {"role": "assistant", "content": "", "calls": [{"id": "call_1", **call}]},
         {"role": "tool", "content": "21 degrees", "call_id": "call_1"},
