@@ -13,10 +13,12 @@ STOP_S = 20.0
 
 
 class HttpServer:
-    def __init__(self, app: Any) -> None:
+    def __init__(self, app: Any, *, port: int = 0) -> None:
+        """Args: port: 0 for one that is free."""
         self._app = app
         self._socket = socket.socket()
-        self._socket.bind(("127.0.0.1", 0))
+        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        self._socket.bind(("127.0.0.1", port))
         self.url = f"http://127.0.0.1:{self._socket.getsockname()[1]}"
         self._started = threading.Event()
         self._server: uvicorn.Server | None = None

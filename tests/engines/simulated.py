@@ -7,7 +7,7 @@ row of states that its producer went through, so KV made under other weights, or
 import asyncio
 import json
 import threading
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, MutableMapping, Sequence
 from dataclasses import dataclass, field
 from hashlib import sha256
 from typing import Any, Self
@@ -83,6 +83,7 @@ class Stored:
     tenant: str
     tokens: tuple[int, ...]
     states: tuple[bytes, ...]
+    attempt: str
 
 
 @dataclass(slots=True, kw_only=True)
@@ -128,11 +129,12 @@ class SimulatedEngine:
     def __init__(
         self,
         weights: str,
-        store: dict[str, Stored],
+        store: MutableMapping[str, Stored],
         *,
         tokenizer: str = "letters",
         version: str = "1",
         boot: str | None = None,
+        port: int = 0,
     ) -> None:
         self.descriptor = descriptor(weights, tokenizer=tokenizer, version=version)
         self.adapters: dict[str, str] = {}
@@ -146,6 +148,8 @@ class SimulatedEngine:
         self.requests: list[dict[str, Any]] = []
         self.left: list[str] = []
         """Attempts whose client went away before their end."""
+        self.at: Callable[[str], None] = lambda _: None
+        """Called at each step of its work, by the step's name: render, generate, word, publish, published, attempts."""
         self._store = store
         self._evidence: dict[str, Evidence] = {}
         self._publishing: set[str] = set()
@@ -158,7 +162,8 @@ class SimulatedEngine:
                     Route("/everturn/attempts/{attempt}", self._attempt),
                     Route("/inference/v1/generate", self._generate, methods=["POST"]),
                 ]
-            )
+            ),
+            port=port,
         )
 
     @property
@@ -218,6 +223,7 @@ class SimulatedEngine:
         body = await request.json()
         if (mismatch := self._mismatch(request, body)) is not None:
             return mismatch
+        self.at("render")
         carried, tools = body["carried"], body.get("tools", ())
         if tools and self.faults.no_tools:
             error = {"type": "invalid_request", "message": "The template takes no tools.", "param": "tools"}
@@ -236,6 +242,7 @@ class SimulatedEngine:
 
     async def _attempt(self, request: Request) -> Response:
         attempt = request.path_params["attempt"]
+        self.at("attempts")
         left = float(request.query_params.get("wait_s", 0))
         while left > 0 and (attempt not in self._evidence or attempt in self._publishing):
             await asyncio.sleep(0.01)
@@ -248,6 +255,7 @@ class SimulatedEngine:
         body = await request.json()
         if (mismatch := self._mismatch(request, body)) is not None:
             return mismatch
+        self.at("generate")
         prompt = tuple(body["token_ids"])
         if len(prompt) >= self.faults.max_model_len:
             refused = {"error": {"message": "the prompt is too long", "code": 400}}
@@ -309,6 +317,7 @@ class SimulatedEngine:
             return
         output = self._answer(own, prompt, states)[:most]
         for number, token in enumerate(output):
+            self.at("word")
             if self.faults.die_after == number:
                 self.faults.die_after = None
                 msg = "the engine dies here"
@@ -369,6 +378,7 @@ class SimulatedEngine:
     ) -> None:
         if kv.publish is None:
             return
+        self.at("publish")
         whole = len(tokens) // BLOCK * BLOCK
         rows = states_of(own, tokens, states)[1:]
         self._store[kv.publish] = Stored(
@@ -377,7 +387,9 @@ class SimulatedEngine:
             tenant=kv.tenant,
             tokens=tokens[:whole],
             states=tuple(rows[:whole]),
+            attempt=kv.attempt,
         )
+        self.at("published")
         published = Published(
             artifact=kv.publish,
             revision=own.digest,

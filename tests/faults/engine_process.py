@@ -1,0 +1,120 @@
+"""A simulated engine in a process of its own, which can be killed and stopped; at each step of its work it asks its parent whether to go on."""
+
+import os
+import pickle
+import signal
+from collections.abc import Callable, Iterator, MutableMapping
+from dataclasses import dataclass, field
+from multiprocessing import get_context
+from multiprocessing.connection import Connection
+from multiprocessing.context import ForkServerProcess
+from pathlib import Path
+from threading import Thread
+from uuid import uuid4
+
+from tests.engines.simulated import SimulatedEngine, Stored
+from workers.tether import end_with_parent
+
+START_S = 60.0
+FORKS = get_context("forkserver")
+FORKS.set_forkserver_preload(["tests.faults.engine_process"])
+
+
+class KvFolder(MutableMapping[str, Stored]):
+    """Shared by all engines; a file appears whole or not at all."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def __getitem__(self, key: str) -> Stored:
+        try:
+            found: Stored = pickle.loads((self._folder / key).read_bytes())  # noqa: S301 our own
+        except FileNotFoundError as error:
+            raise KeyError(key) from error
+        return found
+
+    def __setitem__(self, key: str, value: Stored) -> None:
+        temporary = self._folder / f".{uuid4().hex}"
+        temporary.write_bytes(pickle.dumps(value))
+        temporary.rename(self._folder / key)
+
+    def __delitem__(self, key: str) -> None:
+        (self._folder / key).unlink()
+
+    def __iter__(self) -> Iterator[str]:
+        return (path.name for path in self._folder.iterdir() if not path.name.startswith("."))
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self)
+
+
+@dataclass(slots=True)
+class EngineProcess:
+    weights: str
+    kv: Path
+    at: Callable[["EngineProcess", str], None]
+    """Called at each of its steps, while it stands still."""
+    port: int = 0
+    boot: str = field(default_factory=lambda: f"boot_{uuid4().hex}")
+    address: str = ""
+    _process: ForkServerProcess = field(init=False)
+
+    def __post_init__(self) -> None:
+        ours, theirs = FORKS.Pipe()
+        self._process = FORKS.Process(
+            target=_serve, args=(theirs, self.weights, self.kv, self.boot, self.port), daemon=True
+        )
+        self._process.start()
+        theirs.close()
+        assert ours.poll(START_S), "the engine did not start"
+        self.address, self.port = ours.recv()
+        Thread(target=self._answer, args=(ours,), daemon=True).start()
+
+    @property
+    def model(self) -> SimulatedEngine:
+        """Its twin, to be asked what it should have said."""
+        return SimulatedEngine(self.weights, {}, boot=self.boot)
+
+    @property
+    def pid(self) -> int:
+        assert self._process.pid is not None
+        return self._process.pid
+
+    @property
+    def alive(self) -> bool:
+        return self._process.is_alive()
+
+    def kill(self) -> None:
+        self._process.kill()
+        self._process.join(START_S)
+
+    def stop(self) -> None:
+        self._signal(signal.SIGSTOP)
+
+    def go_on(self) -> None:
+        self._signal(signal.SIGCONT)
+
+    def _signal(self, number: signal.Signals) -> None:
+        if self._process.is_alive():
+            os.kill(self.pid, number)
+
+    def _answer(self, pipe: Connection) -> None:
+        try:
+            while True:
+                self.at(self, pipe.recv())
+                pipe.send(None)
+        except (EOFError, OSError):
+            return  # it is dead
+
+
+def _serve(parent: Connection, weights: str, kv: Path, boot: str, port: int) -> None:
+    end_with_parent(os.getppid(), signal.SIGKILL)
+
+    def ask(step: str) -> None:
+        parent.send(step)
+        parent.recv()
+
+    with SimulatedEngine(weights, KvFolder(kv), boot=boot, port=port) as engine:
+        engine.at = ask
+        parent.send((engine.address, int(engine.address.rpartition(":")[2])))
+        signal.pause()
