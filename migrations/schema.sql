@@ -764,6 +764,9 @@ CREATE TABLE public.rebuilds (
     started_at timestamp with time zone,
     finished_at timestamp with time zone,
     rollout_id text,
+    partials text[] DEFAULT '{}'::text[] NOT NULL,
+    claims bigint DEFAULT 0 NOT NULL,
+    CONSTRAINT ck_rebuilds_claims CHECK ((claims >= 0)),
     CONSTRAINT ck_rebuilds_done CHECK (((state <> 'done'::text) OR ((artifact_id IS NOT NULL) AND (engine_boot IS NOT NULL)))),
     CONSTRAINT ck_rebuilds_failed CHECK (((state <> 'failed'::text) OR (reason IS NOT NULL))),
     CONSTRAINT ck_rebuilds_fence CHECK (((attempt > 0) AND (fence >= 0))),
@@ -830,7 +833,9 @@ CREATE VIEW audit.rebuild_jobs AS
     reason,
     created_at,
     started_at,
-    finished_at
+    finished_at,
+    rollout_id,
+    cardinality(partials) AS chunks
    FROM public.rebuilds;
 
 
@@ -1192,6 +1197,13 @@ CREATE TABLE public.turns (
     lease_expires_at timestamp with time zone,
     closed boolean DEFAULT false NOT NULL,
     opened_at timestamp with time zone DEFAULT clock_timestamp() NOT NULL,
+    background boolean DEFAULT false NOT NULL,
+    streamed boolean DEFAULT false NOT NULL,
+    finish boolean DEFAULT false NOT NULL,
+    claims bigint DEFAULT 0 NOT NULL,
+    deadline_at timestamp with time zone,
+    queued_at timestamp with time zone,
+    recovered_at timestamp with time zone,
     CONSTRAINT ck_turns_lease CHECK (((closed = (owner IS NULL)) AND (closed = (lease_expires_at IS NULL))))
 );
 
@@ -1318,6 +1330,28 @@ CREATE TABLE public.rollouts (
 
 
 ALTER TABLE public.rollouts OWNER TO everturn_owner;
+
+--
+-- Name: turn_chunks; Type: TABLE; Schema: public; Owner: everturn_owner
+--
+
+CREATE TABLE public.turn_chunks (
+    turn_id text NOT NULL,
+    tenant_id text NOT NULL,
+    number bigint NOT NULL,
+    claim bigint NOT NULL,
+    attempt bigint NOT NULL,
+    revision text NOT NULL,
+    pieces text NOT NULL,
+    content bytea NOT NULL,
+    CONSTRAINT ck_turn_chunks_numbers CHECK (((number >= 0) AND (claim >= 0) AND (attempt > 0))),
+    CONSTRAINT ck_turn_chunks_revision CHECK ((revision ~ '^rev_[0-9a-f]{64}$'::text))
+);
+
+ALTER TABLE ONLY public.turn_chunks FORCE ROW LEVEL SECURITY;
+
+
+ALTER TABLE public.turn_chunks OWNER TO everturn_owner;
 
 --
 -- Name: everturn_schema everturn_schema_pkc; Type: CONSTRAINT; Schema: public; Owner: everturn_owner
@@ -1453,6 +1487,14 @@ ALTER TABLE ONLY public.tenant_retention
 
 ALTER TABLE ONLY public.tenants
     ADD CONSTRAINT pk_tenants PRIMARY KEY (tenant_id);
+
+
+--
+-- Name: turn_chunks pk_turn_chunks; Type: CONSTRAINT; Schema: public; Owner: everturn_owner
+--
+
+ALTER TABLE ONLY public.turn_chunks
+    ADD CONSTRAINT pk_turn_chunks PRIMARY KEY (turn_id, tenant_id, number);
 
 
 --
@@ -1600,6 +1642,27 @@ CREATE INDEX ix_rebuilds_failed ON public.rebuilds USING btree (revision, finish
 
 
 --
+-- Name: ix_rebuilds_partials; Type: INDEX; Schema: public; Owner: everturn_owner
+--
+
+CREATE INDEX ix_rebuilds_partials ON public.rebuilds USING btree (tenant_id, conversation_id) WHERE (partials <> '{}'::text[]);
+
+
+--
+-- Name: ix_turns_queued; Type: INDEX; Schema: public; Owner: everturn_owner
+--
+
+CREATE INDEX ix_turns_queued ON public.turns USING btree (queued_at) WHERE (queued_at IS NOT NULL);
+
+
+--
+-- Name: ix_turns_recovered; Type: INDEX; Schema: public; Owner: everturn_owner
+--
+
+CREATE INDEX ix_turns_recovered ON public.turns USING btree (recovered_at) WHERE (recovered_at IS NOT NULL);
+
+
+--
 -- Name: uq_events_erased; Type: INDEX; Schema: public; Owner: everturn_owner
 --
 
@@ -1632,6 +1695,13 @@ CREATE UNIQUE INDEX uq_events_turn_started ON public.events USING btree (((paylo
 --
 
 CREATE UNIQUE INDEX uq_rebuilds_active ON public.rebuilds USING btree (turn_id, attempt, tenant_id) WHERE (state = ANY (ARRAY['queued'::text, 'running'::text]));
+
+
+--
+-- Name: uq_rebuilds_shared; Type: INDEX; Schema: public; Owner: everturn_owner
+--
+
+CREATE UNIQUE INDEX uq_rebuilds_shared ON public.rebuilds USING btree (tenant_id, conversation_id, revision) WHERE (state = ANY (ARRAY['queued'::text, 'running'::text]));
 
 
 --
@@ -1865,6 +1935,13 @@ CREATE POLICY of_all_tenants ON public.tenants TO everturn_owner, everturn_fleet
 
 
 --
+-- Name: turn_chunks of_all_tenants; Type: POLICY; Schema: public; Owner: everturn_owner
+--
+
+CREATE POLICY of_all_tenants ON public.turn_chunks TO everturn_owner, everturn_fleet USING (true);
+
+
+--
 -- Name: turns of_all_tenants; Type: POLICY; Schema: public; Owner: everturn_owner
 --
 
@@ -1935,6 +2012,13 @@ CREATE POLICY of_one_tenant ON public.tenants TO everturn_service USING ((tenant
 
 
 --
+-- Name: turn_chunks of_one_tenant; Type: POLICY; Schema: public; Owner: everturn_owner
+--
+
+CREATE POLICY of_one_tenant ON public.turn_chunks TO everturn_service USING ((tenant_id = NULLIF(current_setting('app.tenant'::text, true), ''::text)));
+
+
+--
 -- Name: turns of_one_tenant; Type: POLICY; Schema: public; Owner: everturn_owner
 --
 
@@ -1970,6 +2054,12 @@ ALTER TABLE public.tenant_retention ENABLE ROW LEVEL SECURITY;
 --
 
 ALTER TABLE public.tenants ENABLE ROW LEVEL SECURITY;
+
+--
+-- Name: turn_chunks; Type: ROW SECURITY; Schema: public; Owner: everturn_owner
+--
+
+ALTER TABLE public.turn_chunks ENABLE ROW LEVEL SECURITY;
 
 --
 -- Name: turns; Type: ROW SECURITY; Schema: public; Owner: everturn_owner
@@ -2473,6 +2563,13 @@ GRANT SELECT,INSERT,UPDATE ON TABLE public.rollout_warmups TO everturn_fleet;
 
 GRANT SELECT ON TABLE public.rollouts TO everturn_service;
 GRANT INSERT,UPDATE ON TABLE public.rollouts TO everturn_fleet;
+
+
+--
+-- Name: TABLE turn_chunks; Type: ACL; Schema: public; Owner: everturn_owner
+--
+
+GRANT SELECT,INSERT,DELETE ON TABLE public.turn_chunks TO everturn_service;
 
 
 --

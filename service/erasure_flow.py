@@ -13,7 +13,15 @@ from service.domain.artifact import ArtifactId
 from service.domain.conversation import Conversation
 from service.domain.errors import NotFound
 from service.domain.events import ConversationErased, ConversationId, KvRebuilt, TenantId, TurnCompleted
-from service.store import ancestry, artifacts, event_store, kv_deletions, timeline, turns
+from service.store import (
+    ancestry,
+    artifacts,
+    event_store,
+    kv_deletions,
+    rebuild_progress,
+    timeline,
+    turns,
+)
 
 IdT = TypeVar("IdT", bound=str)
 
@@ -107,6 +115,7 @@ def _all(*groups: Iterable[IdT]) -> tuple[IdT, ...]:
 def _artifacts(conn: Connection, tenant: TenantId, conversation: ConversationId) -> tuple[ArtifactId, ...]:
     """Rows may have vanished before their files; the events name what was made."""
     named = dict[ArtifactId, None].fromkeys(artifacts.forget_conversation(conn, tenant, conversation))
+    named |= dict.fromkeys(rebuild_progress.made_on_the_way(conn, tenant, conversation))
     for event in event_store.read(conn, tenant=tenant, stream=conversation):
         if isinstance(event, KvRebuilt):
             named[event.artifact] = None

@@ -12,6 +12,8 @@ CANCELLED = "cancelled by "
 def cancel(conn: Connection, rebuild: str, *, by: str) -> Rebuild:
     """A turn that waits for it prefills where it decodes; a conversation that was to be warmed stays as it is.
 
+    Whoever works on it stops at the end of the chunk.
+
     Raises:
         NotFound: no such rebuild.
         Conflict: it has ended.
@@ -24,11 +26,12 @@ def cancel(conn: Connection, rebuild: str, *, by: str) -> Rebuild:
 
 
 def retry(conn: Connection, rebuild: str) -> Rebuild:
-    """Queued again; the sweeper rings for it.
+    """Queued again, to go on from what was published of it; the sweeper rings for it.
 
     Raises:
         NotFound: no such rebuild.
         Conflict: it has not failed, its turn went on without it, or its rollout has ended.
+        VersionConflict: another one makes the same by now.
     """
     found = _found(conn, rebuild)
     if found.rollout is None:

@@ -6,7 +6,6 @@ from sqlalchemy import Connection
 
 from service.domain.events import TurnPinned
 from service.domain.head import Head
-from service.domain.plan import RebuildQueue
 from service.store import rebuilds
 
 NewId = Callable[[str], str]
@@ -14,11 +13,10 @@ NewId = Callable[[str], str]
 
 
 def order_rebuild(conn: Connection, state: Head, pinned: TurnPinned, new_id: NewId) -> str:
-    rebuild = new_id("rb_")
-    rebuilds.supersede_warmups(conn, tenant=state.tenant, conversation=state.id, revision=pinned.revision)
-    rebuilds.enqueue(
+    """One that a warm-up has ordered of the same history is waited for, with all that it has done, and nobody else's any more."""
+    return rebuilds.join(
         conn,
-        rebuild=rebuild,
+        rebuild=new_id("rb_"),
         tenant=state.tenant,
         conversation=state.id,
         turn=pinned.turn,
@@ -26,6 +24,4 @@ def order_rebuild(conn: Connection, state: Head, pinned: TurnPinned, new_id: New
         revision=pinned.revision,
         offer=pinned.offer,
         tokens_total=state.window_tokens,
-        queue=RebuildQueue.INTERACTIVE,
     )
-    return rebuild

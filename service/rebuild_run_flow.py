@@ -6,18 +6,28 @@ from datetime import datetime
 from sqlalchemy import Connection
 
 from service.domain.artifact import BootId
-from service.domain.errors import RebuildFailed, RevisionMismatch
+from service.domain.errors import Internal, RebuildFailed, RevisionMismatch
 from service.domain.events import KvRebuilt
 from service.domain.evidence import Evidence, Published
 from service.domain.plan import Engine, pick_prefill
 from service.domain.revision import RevisionDigest
-from service.store import fleet, heads, rebuilds
+from service.domain.turn import TurnEvent
+from service.store import event_store, fleet, heads, kv_deletions, rebuild_progress, rebuilds, timeline
+from service.store.rebuilds import Claim
 from service.turn_log import continue_turn, given, record_published, refused_by
 
 
-def rebuild_prompt(conn: Connection, claim: rebuilds.Claim) -> tuple[int, ...]:
+def rebuild_prompt(conn: Connection, claim: Claim) -> tuple[int, ...]:
     """The accepted window: exactly the ids that the next prompt begins with."""
     return heads.load_window(conn, claim.tenant, claim.conversation)
+
+
+def block_tokens(conn: Connection, revision: RevisionDigest) -> int:
+    """Tokens in a block of KV under that revision."""
+    descriptor = fleet.find_descriptor(conn, revision)
+    if descriptor is None:
+        raise Internal(f"Revision {revision} is to be rebuilt for, and is not registered.")
+    return descriptor.kv.block_size
 
 
 def pick_rebuild_engine(
@@ -26,53 +36,116 @@ def pick_rebuild_engine(
     return pick_prefill([e for e in fleet.live_engines(conn, {revision}) if e.boot not in avoid], revision)
 
 
+def record_chunk(
+    conn: Connection, *, claim: Claim, evidence: Evidence, engine: Engine, now: datetime, hand_over: bool
+) -> Claim | None:
+    """What there is of it so far is noted, for whoever goes on; what was refused on the way is recorded.
+
+    With `hand_over` somebody else is to go on, where no turn waits for it.
+
+    Returns it as it is wanted now, which may be by a turn that has taken it over; None where it is back in the queue.
+
+    Raises:
+        FenceLost, RebuildFailed, RevisionMismatch: as `record_rebuild` does.
+    """
+    published = _published(claim, evidence, engine)
+    held = _held(conn, claim)
+    _tell_turn(conn, held, evidence, (), now)
+    moved = rebuild_progress.move(
+        conn,
+        held,
+        artifact=published.artifact,
+        engine_boot=evidence.boot,
+        tokens=published.tokens,
+        refusal=evidence.refusal,
+    )
+    return None if rebuild_progress.give_way(conn, moved, anyway=hand_over) else moved
+
+
 def record_rebuild(
-    conn: Connection, *, claim: rebuilds.Claim, evidence: Evidence, engine: Engine, now: datetime
-) -> None:
+    conn: Connection, *, claim: Claim, evidence: Evidence, engine: Engine, now: datetime
+) -> Claim | None:
     """What the engine published becomes the turn's KV, and what it refused on the way is recorded with it.
+
+    Returns None once it is done; else it as it is wanted now, by a turn with more history than was prefilled.
 
     Raises:
         FenceLost: another worker took over, or the turn does not wait for this any more.
         RebuildFailed: the engine published nothing.
         RevisionMismatch: the engine measured itself as another revision than was asked for.
     """
-    published = evidence.published
-    if published is None:
-        raise RebuildFailed(
-            f"Engine {engine.boot} published nothing: {evidence.publish_failure or 'no reason given'}."
-        )
-    if {evidence.revision, published.revision} != {claim.revision}:
-        raise RevisionMismatch(claim.revision, str(evidence.revision))
-    if claim.rollout is None:
-        _record_rebuilt(conn, claim, evidence, published, now)
-    record_published(conn, tenant=claim.tenant, conversation=claim.conversation, published=published, now=now)
-    rebuilds.finish(
-        conn,
-        rebuild=claim.rebuild,
-        fence=claim.fence,
-        artifact=published.artifact,
-        engine_boot=evidence.boot,
-        tokens=published.tokens,
-        refusal=evidence.refusal,
-    )
-
-
-def _record_rebuilt(
-    conn: Connection, claim: rebuilds.Claim, evidence: Evidence, published: Published, now: datetime
-) -> None:
-    state = heads.load_head(conn, claim.tenant, claim.conversation, for_update=True, turn=claim.turn)
+    published = _published(claim, evidence, engine)
+    held = _held(conn, claim)
+    if held.tokens_total > max(evidence.prompt_tokens, claim.tokens_total):
+        return record_chunk(conn, claim=claim, evidence=evidence, engine=engine, now=now, hand_over=False)
     rebuilt = KvRebuilt(
-        turn=claim.turn,
-        attempt=claim.attempt,
-        rebuild=claim.rebuild,
+        turn=held.turn,
+        attempt=held.attempt,
+        rebuild=held.rebuild,
         artifact=published.artifact,
         revision=published.revision,
         producer=published.producer,
         tokens=published.tokens,
     )
-    continue_turn(conn, state, [*given(refused_by(evidence, claim.turn, claim.attempt)), rebuilt], now)
+    _tell_turn(conn, held, evidence, (rebuilt,), now)
+    record_published(conn, tenant=held.tenant, conversation=held.conversation, published=published, now=now)
+    rebuilds.finish(
+        conn,
+        rebuild=held.rebuild,
+        fence=held.fence,
+        artifact=published.artifact,
+        engine_boot=evidence.boot,
+        tokens=published.tokens,
+        refusal=evidence.refusal,
+    )
+    return None
 
 
-def fail_rebuild(conn: Connection, *, claim: rebuilds.Claim, reason: str) -> None:
+def note_unclaimed(conn: Connection, claim: Claim, published: Published, now: datetime) -> None:
+    """Of a rebuild whose fence was lost: what its engine has published all the same is found by an erasure, also one that was before."""
+    rebuild_progress.remember(conn, claim.rebuild, published.artifact)
+    if timeline.is_erased(conn, claim.tenant, claim.conversation):
+        kv_deletions.ask(
+            conn,
+            tenant=claim.tenant,
+            conversation=claim.conversation,
+            artifacts=[published.artifact],
+            now=now,
+        )
+
+
+def fail_rebuild(conn: Connection, *, claim: Claim, reason: str) -> None:
     """A turn that waits for it then decodes without it. Raises: FenceLost."""
     rebuilds.fail(conn, rebuild=claim.rebuild, fence=claim.fence, reason=reason)
+
+
+def _published(claim: Claim, evidence: Evidence, engine: Engine) -> Published:
+    published, loaded = evidence.published, evidence.loaded
+    if published is None:
+        raise RebuildFailed(
+            f"Engine {engine.boot} published nothing: {evidence.publish_failure or 'no reason given'}."
+        )
+    made_under = {evidence.revision, published.revision, *([] if loaded is None else [loaded.revision])}
+    if made_under != {claim.revision}:
+        raise RevisionMismatch(
+            claim.revision, ", ".join(str(other) for other in made_under - {claim.revision})
+        )
+    return published
+
+
+def _held(conn: Connection, claim: Claim) -> Claim:
+    # The stream's lock first and the row's then, as whoever pins or completes a turn does.
+    event_store.lock_stream(conn, claim.tenant, claim.conversation)
+    return rebuild_progress.hold(conn, claim)
+
+
+def _tell_turn(
+    conn: Connection, held: Claim, evidence: Evidence, then: tuple[TurnEvent, ...], now: datetime
+) -> None:
+    """Nothing where no turn waits."""
+    if held.rollout is not None:
+        return
+    events = (*given(refused_by(evidence, held.turn, held.attempt)), *then)
+    if events:
+        state = heads.load_head(conn, held.tenant, held.conversation, turn=held.turn)
+        continue_turn(conn, state, events, now)

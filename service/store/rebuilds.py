@@ -5,7 +5,8 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, and_, func, insert, or_, select, update
+from sqlalchemy import ColumnElement, Connection, Row, and_, case, exists, func, or_, select, text, update
+from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.exc import IntegrityError
 
 from service.domain.artifact import ArtifactId, BootId
@@ -18,7 +19,7 @@ from service.domain.rollout_events import RolloutId
 from service.store.codec import from_document, to_document
 from service.store.constraints import broken_constraint
 from service.store.leases import CLOCK, expired, lease_end
-from service.store.tables import ONE_ACTIVE_REBUILD, rebuilds
+from service.store.tables import ONE_ACTIVE_REBUILD, ONE_SHARED_REBUILD, rebuilds
 
 
 class RebuildState(StrEnum):
@@ -42,6 +43,11 @@ class Claim:
     tokens_total: int
     rollout: RolloutId | None = None
     """That it warms for: no turn waits, and the one named is the conversation's last."""
+    tokens_done: int = 0
+    partial: ArtifactId | None = None
+    """What is published of it so far."""
+    claims: int = 1
+    """In a row that brought it no further, with this one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,6 +73,8 @@ class Rebuild:
     started_at: datetime | None
     finished_at: datetime | None
     rollout: RolloutId | None = None
+    partials: tuple[ArtifactId, ...] = ()
+    """Published on the way, the newest last."""
 
 
 def enqueue(
@@ -83,7 +91,7 @@ def enqueue(
     queue: RebuildQueue,
     rollout: RolloutId | None = None,
 ) -> None:
-    """Raises: VersionConflict when the attempt has an active rebuild already."""
+    """Raises: VersionConflict: the attempt has an active rebuild already, or its conversation has one under that revision."""
     row = {
         "rebuild_id": rebuild,
         "tenant_id": tenant,
@@ -99,20 +107,74 @@ def enqueue(
     try:
         conn.execute(insert(rebuilds).values(row))
     except IntegrityError as error:
-        if broken_constraint(error) == ONE_ACTIVE_REBUILD:
-            raise VersionConflict(f"Attempt {attempt} of turn {turn} is being rebuilt already.") from error
-        raise
+        match broken_constraint(error):
+            case str(name) if name == ONE_ACTIVE_REBUILD:
+                raise VersionConflict(
+                    f"Attempt {attempt} of turn {turn} is being rebuilt already."
+                ) from error
+            case str(name) if name == ONE_SHARED_REBUILD:
+                raise _rebuilt_already(conversation, revision) from error
+            case _:
+                raise
+
+
+def join(
+    conn: Connection,
+    *,
+    rebuild: str,
+    tenant: TenantId,
+    conversation: ConversationId,
+    turn: TurnId,
+    attempt: int,
+    revision: RevisionDigest,
+    offer: ArtifactId | None,
+    tokens_total: int,
+) -> str:
+    """For a turn that waits: what is queued or running for its conversation and revision becomes its own, with fence and progress.
+
+    Returns the id of that; `rebuild` is a new one's, where there is none.
+    """
+    wanted = {
+        "turn_id": turn,
+        "attempt": attempt,
+        "tokens_total": tokens_total,
+        "queue": RebuildQueue.INTERACTIVE,
+        "rollout_id": None,
+    }
+    row = {
+        "rebuild_id": rebuild,
+        "tenant_id": tenant,
+        "conversation_id": conversation,
+        "revision": revision,
+        "offer": offer,
+    }
+    query = (
+        insert(rebuilds)
+        .values(row | wanted)
+        .on_conflict_do_update(
+            index_elements=["tenant_id", "conversation_id", "revision"],
+            index_where=text("state in ('queued', 'running')"),
+            # Who has claimed it already has made its own offer.
+            set_=wanted | {"offer": case((rebuilds.c.fence == 0, offer), else_=rebuilds.c.offer)},
+        )
+        .returning(rebuilds.c.rebuild_id)
+    )
+    return str(conn.execute(query).scalar_one())
 
 
 def claim(conn: Connection, *, rebuild: str, owner: str, lease_s: float) -> Claim | None:
-    """None at once if it is another's, has ended, or never was: then there is nothing to do."""
+    """None at once if it is another's, has ended, or never was: then there is nothing to do.
+
+    Nor is there where nobody waits for it, and a turn waits for another.
+    """
     free = or_(
         rebuilds.c.state == RebuildState.QUEUED,
         and_(rebuilds.c.state == RebuildState.RUNNING, expired(rebuilds.c.lease_expires_at)),
     )
+    first = or_(rebuilds.c.queue == RebuildQueue.INTERACTIVE, ~a_turn_waits())
     mine = (
         select(rebuilds.c.rebuild_id)
-        .where(rebuilds.c.rebuild_id == rebuild, free)
+        .where(rebuilds.c.rebuild_id == rebuild, free, first)
         .with_for_update(skip_locked=True)
         .scalar_subquery()
     )
@@ -125,29 +187,17 @@ def claim(conn: Connection, *, rebuild: str, owner: str, lease_s: float) -> Clai
             owner=owner,
             lease_expires_at=lease_end(lease_s),
             started_at=func.coalesce(rebuilds.c.started_at, CLOCK),
+            claims=rebuilds.c.claims + 1,
         )
         .returning(rebuilds)
     )
     row = conn.execute(query).one_or_none()
-    if row is None:
-        return None
-    return Claim(
-        rebuild=row.rebuild_id,
-        fence=row.fence,
-        tenant=TenantId(row.tenant_id),
-        conversation=ConversationId(row.conversation_id),
-        turn=TurnId(row.turn_id),
-        attempt=row.attempt,
-        revision=RevisionDigest(row.revision),
-        offer=_artifact(row.offer),
-        tokens_total=row.tokens_total,
-        rollout=_rollout(row.rollout_id),
-    )
+    return None if row is None else claim_of(row)
 
 
 def renew(conn: Connection, *, rebuild: str, fence: int, lease_s: float) -> bool:
     """False once the fence is lost: then stop."""
-    query = update(rebuilds).where(_held(rebuild, fence)).values(lease_expires_at=lease_end(lease_s))
+    query = update(rebuilds).where(held_by(rebuild, fence)).values(lease_expires_at=lease_end(lease_s))
     return conn.execute(query).rowcount == 1
 
 
@@ -166,12 +216,7 @@ def finish(
     Raises:
         FenceLost: another worker claimed it, or its turn went on without.
     """
-    ended = {
-        "artifact_id": artifact,
-        "engine_boot": engine_boot,
-        "tokens_done": tokens,
-        "refusal": None if refusal is None else to_document(refusal),
-    }
+    ended = {"artifact_id": artifact, "engine_boot": engine_boot, "tokens_done": tokens} | refused(refusal)
     _end(conn, rebuild, fence, RebuildState.DONE, ended)
 
 
@@ -211,13 +256,22 @@ def end_by_hand(conn: Connection, rebuild: str, state: RebuildState, reason: str
 
 
 def requeue(conn: Connection, rebuild: str) -> bool:
-    """False where it did not end without a result."""
+    """Goes on from what was published of it. False where it did not end without a result.
+
+    Raises:
+        VersionConflict: another one is queued or running for its conversation and revision.
+    """
     ended = and_(
         rebuilds.c.rebuild_id == rebuild,
         rebuilds.c.state.in_([RebuildState.FAILED, RebuildState.SUPERSEDED]),
     )
-    values = {"state": RebuildState.QUEUED, "finished_at": None, "reason": None, "owner": None}
-    return conn.execute(update(rebuilds).where(ended).values(values)).rowcount == 1
+    values = {"state": RebuildState.QUEUED, "finished_at": None, "reason": None, "owner": None, "claims": 0}
+    try:
+        return conn.execute(update(rebuilds).where(ended).values(values)).rowcount == 1
+    except IntegrityError as error:
+        if broken_constraint(error) == ONE_SHARED_REBUILD:
+            raise VersionConflict(f"Rebuild {rebuild} is not needed: another one makes the same.") from error
+        raise
 
 
 def supersede(conn: Connection, *, turn: TurnId) -> None:
@@ -227,21 +281,6 @@ def supersede(conn: Connection, *, turn: TurnId) -> None:
         .where(rebuilds.c.turn_id == turn, _active())
         .values(state=RebuildState.SUPERSEDED, finished_at=CLOCK)
     )
-
-
-def supersede_warmups(
-    conn: Connection, *, tenant: TenantId, conversation: ConversationId, revision: RevisionDigest
-) -> None:
-    """A turn of the conversation has this history rebuilt by itself, and waits for it."""
-    warmups = and_(
-        rebuilds.c.tenant_id == tenant,
-        rebuilds.c.conversation_id == conversation,
-        rebuilds.c.revision == revision,
-        rebuilds.c.rollout_id.is_not(None),
-        _active(),
-    )
-    values = {"state": RebuildState.SUPERSEDED, "finished_at": CLOCK, "reason": "a turn rebuilds it"}
-    conn.execute(update(rebuilds).where(warmups).values(values))
 
 
 def stalled(conn: Connection, *, queued_for_s: float, limit: int) -> list[tuple[str, RebuildQueue]]:
@@ -259,12 +298,45 @@ def stalled(conn: Connection, *, queued_for_s: float, limit: int) -> list[tuple[
     return [(row.rebuild_id, RebuildQueue(row.queue)) for row in conn.execute(query)]
 
 
+def a_turn_waits() -> ColumnElement[bool]:
+    """For a rebuild that nobody has taken up."""
+    other = rebuilds.alias()
+    return exists().where(other.c.state == RebuildState.QUEUED, other.c.queue == RebuildQueue.INTERACTIVE)
+
+
+def claim_of(row: Row[Any]) -> Claim:
+    return Claim(
+        rebuild=row.rebuild_id,
+        fence=row.fence,
+        tenant=TenantId(row.tenant_id),
+        conversation=ConversationId(row.conversation_id),
+        turn=TurnId(row.turn_id),
+        attempt=row.attempt,
+        revision=RevisionDigest(row.revision),
+        offer=_artifact(row.offer),
+        tokens_total=row.tokens_total,
+        rollout=_rollout(row.rollout_id),
+        tokens_done=row.tokens_done,
+        partial=_artifact(row.partials[-1] if row.tokens_done else None),
+        claims=row.claims,
+    )
+
+
+def refused(refusal: Refusal | None) -> dict[str, Any]:
+    """What an earlier chunk was refused stays known."""
+    return {} if refusal is None else {"refusal": to_document(refusal)}
+
+
+def _rebuilt_already(conversation: ConversationId, revision: RevisionDigest) -> VersionConflict:
+    return VersionConflict(f"Conversation {conversation} is being rebuilt under {revision} already.")
+
+
 def _active() -> ColumnElement[bool]:
     # Literals: the planner must see that the partial index applies.
     return rebuilds.c.state.in_([RebuildState.QUEUED, RebuildState.RUNNING])
 
 
-def _held(rebuild: str, fence: int) -> ColumnElement[bool]:
+def held_by(rebuild: str, fence: int) -> ColumnElement[bool]:
     return and_(
         rebuilds.c.rebuild_id == rebuild,
         rebuilds.c.fence == fence,
@@ -273,7 +345,7 @@ def _held(rebuild: str, fence: int) -> ColumnElement[bool]:
 
 
 def _end(conn: Connection, rebuild: str, fence: int, state: RebuildState, ended: dict[str, Any]) -> None:
-    query = update(rebuilds).where(_held(rebuild, fence)).values(state=state, finished_at=CLOCK, **ended)
+    query = update(rebuilds).where(held_by(rebuild, fence)).values(state=state, finished_at=CLOCK, **ended)
     if conn.execute(query).rowcount != 1:
         raise FenceLost(f"Rebuild {rebuild} is no longer held by fence {fence}: its result comes too late.")
 
@@ -301,6 +373,7 @@ def _rebuild(row: dict[str, Any]) -> Rebuild:
         started_at=row["started_at"],
         finished_at=row["finished_at"],
         rollout=_rollout(row["rollout_id"]),
+        partials=tuple(map(ArtifactId, row["partials"])),
     )
 
 

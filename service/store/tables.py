@@ -48,6 +48,7 @@ ONE_ERASURE_PER_STREAM = "uq_events_erased"
 ONE_TURN_PER_KEY = "uq_turns_idempotency_key"
 ONE_OPEN_TURN = "uq_turns_open"
 ONE_ACTIVE_REBUILD = "uq_rebuilds_active"
+ONE_SHARED_REBUILD = "uq_rebuilds_shared"
 REVISION_OF_ALIAS = "fk_aliases_revision"
 REVISION_OF_ENGINE = "fk_engines_revision"
 
@@ -326,6 +327,8 @@ rebuilds = Table(
     Column("created_at", TIMESTAMP, nullable=False, server_default=NOW),
     Column("started_at", TIMESTAMP),
     Column("finished_at", TIMESTAMP),
+    Column("partials", ARRAY(Text), nullable=False, server_default=text("'{}'")),
+    Column("claims", BigInteger, nullable=False, server_default=text("0")),
     CheckConstraint(f"revision {REVISION}", name="ck_rebuilds_revision"),
     CheckConstraint("queue in ('interactive', 'background')", name="ck_rebuilds_queue"),
     CheckConstraint(
@@ -342,6 +345,18 @@ rebuilds = Table(
     ),
     CheckConstraint("state <> 'failed' or reason is not null", name="ck_rebuilds_failed"),
     CheckConstraint("(state in ('queued', 'running')) = (finished_at is null)", name="ck_rebuilds_finished"),
+    CheckConstraint("claims >= 0", name="ck_rebuilds_claims"),
+    Index(
+        ONE_SHARED_REBUILD,
+        "tenant_id",
+        "conversation_id",
+        "revision",
+        unique=True,
+        postgresql_where=text("state in ('queued', 'running')"),
+    ),
+    Index(
+        "ix_rebuilds_partials", "tenant_id", "conversation_id", postgresql_where=text("partials <> '{}'")
+    ),
     Index(
         ONE_ACTIVE_REBUILD,
         "turn_id",

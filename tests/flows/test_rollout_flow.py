@@ -3,7 +3,7 @@
 from collections.abc import Callable
 
 import pytest
-from sqlalchemy import Connection
+from sqlalchemy import Connection, text
 
 from service import rebuild_run_flow, rollout_command_flow, rollout_flow, shift_flow, turn_flow
 from service.domain.artifact import BootId, RefusalReason
@@ -250,16 +250,31 @@ def test_what_an_aborted_rollout_was_warming_is_not_wanted_any_more(at: Scene) -
     assert (row.state, row.reason) == (RebuildState.SUPERSEDED, f"rollout {rollout} was aborted")
 
 
-def test_a_turn_that_rebuilds_by_itself_supersedes_the_warm_up(at: Scene) -> None:
+def test_a_turn_takes_over_what_is_being_warmed_for_it(at: Scene) -> None:
     chat = at.chat()
     rollout = at.start(warm=1)
     at.step(rollout)
     [rebuild] = at.step(rollout)
     turn = accept(at.conn, conversation=chat.conversation, revision=at.new)
-    assert pin(at.conn, Running(conversation=chat.conversation, turn=turn.turn)).rebuild is not None
+    assert pin(at.conn, Running(conversation=chat.conversation, turn=turn.turn)).rebuild == rebuild
     row = rebuilds.find(at.conn, rebuild)
     assert row is not None
-    assert (row.state, row.reason) == (RebuildState.SUPERSEDED, "a turn rebuilds it")
+    assert (row.state, row.queue, row.turn, row.rollout) == ("queued", "interactive", turn.turn, None)
+    at.rebuilt(rebuild, "kv_" + "c" * 32)
+    warmth = rollout_facts.warmth(at.conn, rollout)
+    assert (warmth.total, warmth.done, warmth.skipped) == (1, 1, 0), "it is as warm as it was to be"
+
+
+def test_what_a_turn_has_rebuilt_is_not_warmed_beside_it(at: Scene) -> None:
+    chat = at.chat()
+    turn = accept(at.conn, conversation=chat.conversation, revision=at.new)
+    asked = pin(at.conn, Running(conversation=chat.conversation, turn=turn.turn)).rebuild
+    rollout = at.start(warm=1)
+    at.step(rollout)
+    assert at.step(rollout) == []
+    skipped = at.conn.execute(text("SELECT skipped FROM rollout_warmups")).scalars().all()
+    assert skipped == ["it is being rebuilt already"]
+    assert [row.id for row in rebuilds.list_newest(at.conn, limit=10)] == [asked]
 
 
 def fail_attempts(at: Scene, count: int) -> None:

@@ -17,7 +17,7 @@ from service.domain.events import (
     TurnFailed,
     TurnPinned,
 )
-from service.domain.evidence import Refusal
+from service.domain.evidence import Loaded, Refusal
 from service.domain.revision import RevisionDigest
 from service.store import artifacts, rebuilds, turns
 from service.store.turns import OpenTurn
@@ -113,14 +113,26 @@ def test_a_recorded_rebuild_leaves_refusal_rebuild_artifact_and_row(conn: Connec
     assert (row.state, row.artifact, row.refusal) == (rebuilds.RebuildState.DONE, rebuilt.artifact, REFUSAL)
 
 
-@pytest.mark.parametrize("field", ["evidence", "published"])
+@pytest.mark.parametrize("field", ["evidence", "published", "loaded"])
 def test_a_rebuild_on_another_revision_is_not_recorded(conn: Connection, field: str) -> None:
     running, pinned, claim = upgraded(conn)
     before = events_of(conn, running)
     lie = replace(published(pinned.engine), revision=OTHER)
-    changes: dict[str, object] = {"revision": OTHER} if field == "evidence" else {"published": lie}
-    with pytest.raises(RevisionMismatch):
-        record(conn, claim, pinned, **changes)
+    foreign = Loaded(
+        artifact=ArtifactId("kv_" + "0" * 32),
+        revision=OTHER,
+        producer=BootId("boot_a"),
+        tokens=4,
+        bytes=4,
+        seconds=0.1,
+    )
+    changes = {
+        "evidence": {"revision": OTHER},
+        "published": {"published": lie},
+        "loaded": {"loaded": foreign},
+    }
+    with pytest.raises(RevisionMismatch, match=OTHER):
+        record(conn, claim, pinned, **changes[field])
     assert events_of(conn, running) == before
 
 

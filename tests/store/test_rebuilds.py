@@ -9,27 +9,51 @@ from sqlalchemy.exc import IntegrityError
 
 from service.domain.artifact import BootId
 from service.domain.errors import FenceLost, VersionConflict
-from service.domain.events import TurnId
+from service.domain.events import ConversationId, TurnId
 from service.domain.plan import RebuildQueue
 from service.store import rebuilds
 from service.store.rebuilds import Claim, Rebuild, RebuildState
 from tests.store.histories import ACME, CHAT, KV, NEW_ENGINE, TURN, V13, refused
 
 RACERS = 8
+NEXT = TurnId("resp_2")
+BACKGROUND = RebuildQueue.BACKGROUND
 
 
-def enqueue(conn: Connection, rebuild: str = "rb_1", *, turn: TurnId = TURN, attempt: int = 1) -> None:
+def enqueue(
+    conn: Connection,
+    rebuild: str = "rb_1",
+    *,
+    chat: ConversationId = CHAT,
+    turn: TurnId = TURN,
+    attempt: int = 1,
+    queue: RebuildQueue = RebuildQueue.INTERACTIVE,
+) -> None:
     rebuilds.enqueue(
         conn,
         rebuild=rebuild,
         tenant=ACME,
-        conversation=CHAT,
+        conversation=chat,
         turn=turn,
         attempt=attempt,
         revision=V13,
         offer=KV,
         tokens_total=96,
-        queue=RebuildQueue.INTERACTIVE,
+        queue=queue,
+    )
+
+
+def join(conn: Connection, rebuild: str = "rb_2", *, turn: TurnId = NEXT, tokens: int = 120) -> str:
+    return rebuilds.join(
+        conn,
+        rebuild=rebuild,
+        tenant=ACME,
+        conversation=CHAT,
+        turn=turn,
+        attempt=1,
+        revision=V13,
+        offer=KV,
+        tokens_total=tokens,
     )
 
 
@@ -190,8 +214,91 @@ def test_an_attempt_may_be_rebuilt_again_after_a_failure(conn: Connection) -> No
     claim(conn)
     rebuilds.fail(conn, rebuild="rb_1", fence=1, reason="the engine died")
     enqueue(conn, "rb_2")
-    enqueue(conn, "rb_3", attempt=2)
     assert (found(conn).state, found(conn).reason) == (RebuildState.FAILED, "the engine died")
+
+
+def test_a_conversation_is_rebuilt_once_at_a_time_under_a_revision(conn: Connection) -> None:
+    enqueue(conn)
+    with pytest.raises(VersionConflict, match=f"{CHAT} is being rebuilt under {V13} already"):
+        enqueue(conn, "rb_2", turn=NEXT)
+
+
+def test_a_turn_takes_over_what_is_queued_or_running_and_nothing_is_queued_beside_it(
+    conn: Connection,
+) -> None:
+    enqueue(conn, queue=BACKGROUND)
+    held = claim(conn)
+    assert join(conn) == "rb_1"
+    row = found(conn)
+    assert (row.turn, row.attempt, row.queue, row.tokens_total) == (NEXT, 1, RebuildQueue.INTERACTIVE, 120)
+    assert (row.state, row.fence, row.owner) == (RebuildState.RUNNING, 1, "worker-1")
+    assert held is not None
+    assert rebuilds.renew(conn, rebuild="rb_1", fence=held.fence, lease_s=60)
+    assert rebuilds.find(conn, "rb_2") is None
+
+
+def test_what_nobody_has_claimed_offers_what_the_turn_has_to_offer(conn: Connection) -> None:
+    enqueue(conn, queue=BACKGROUND)
+    conn.execute(text("UPDATE rebuilds SET offer = NULL"))
+    join(conn)
+    assert found(conn).offer == KV
+
+
+def test_what_somebody_has_claimed_keeps_to_its_own_offer(conn: Connection) -> None:
+    enqueue(conn, queue=BACKGROUND)
+    conn.execute(text("UPDATE rebuilds SET offer = NULL"))
+    claim(conn)
+    join(conn)
+    assert found(conn).offer is None
+
+
+def test_a_turn_that_finds_none_gets_one_of_its_own(conn: Connection) -> None:
+    enqueue(conn)
+    claim(conn)
+    finish(conn, fence=1)
+    assert join(conn) == "rb_2"
+    row = rebuilds.find(conn, "rb_2")
+    assert row is not None
+    assert (row.state, row.queue, row.offer) == (RebuildState.QUEUED, RebuildQueue.INTERACTIVE, KV)
+
+
+def test_of_a_turn_and_warm_ups_that_race_all_share_one(engine: Engine) -> None:
+    ready = Barrier(RACERS)
+
+    def race(number: int) -> str:
+        with engine.begin() as conn:
+            ready.wait()
+            if number:
+                return join(conn, f"rb_{number}", turn=TurnId(f"resp_next_{number}"))
+            try:
+                with conn.begin_nested():
+                    enqueue(conn, "rb_0", queue=BACKGROUND)
+            except VersionConflict:
+                return ""
+            return "rb_0"
+
+    with ThreadPoolExecutor(RACERS) as pool:
+        names = set(pool.map(race, range(RACERS))) - {""}
+    assert len(names) == 1
+    with engine.begin() as conn:
+        [row] = rebuilds.list_newest(conn, limit=10)
+    assert ({row.id}, row.queue) == (names, RebuildQueue.INTERACTIVE)
+
+
+def test_nobody_claims_a_warm_up_while_a_turn_waits_for_another(conn: Connection) -> None:
+    enqueue(conn, queue=BACKGROUND)
+    enqueue(conn, "rb_2", chat=ConversationId("conv_2"), turn=NEXT)
+    assert claim(conn) is None
+    assert rebuilds.claim(conn, rebuild="rb_2", owner="worker-1", lease_s=60) is not None
+    assert claim(conn, owner="worker-2") is not None, "the other one is worked on"
+
+
+def test_what_ended_without_a_result_is_not_queued_beside_another(conn: Connection) -> None:
+    enqueue(conn)
+    rebuilds.supersede(conn, turn=TURN)
+    enqueue(conn, "rb_2", turn=NEXT)
+    with pytest.raises(VersionConflict, match="another one makes the same"):
+        rebuilds.requeue(conn, "rb_1")
 
 
 def test_a_finished_rebuild_says_what_came_of_it(conn: Connection) -> None:
@@ -223,7 +330,7 @@ def test_what_waits_or_was_left_is_stalled_and_what_is_worked_on_is_not(conn: Co
 
 def test_the_longest_stalled_come_first(conn: Connection) -> None:
     for number in range(1, 5):
-        enqueue(conn, f"rb_{number}", attempt=number)
+        enqueue(conn, f"rb_{number}", chat=ConversationId(f"conv_{number}"), attempt=number)
     names = [rebuild for rebuild, _ in rebuilds.stalled(conn, queued_for_s=0, limit=3)]
     assert names == ["rb_1", "rb_2", "rb_3"]
 

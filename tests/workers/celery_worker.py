@@ -20,7 +20,8 @@ class CeleryWorker:
     log: Path
     process: subprocess.Popen[bytes] | None = None
 
-    def start(self, *, concurrency: int = 2, beat: bool = True) -> None:
+    def start(self, *, concurrency: int = 2, beat: bool = True, **settings: str) -> None:
+        """With settings of the service by their names, in lower case."""
         with self.log.open("ab") as log:
             began = log.tell()
             self.process = subprocess.Popen(
@@ -39,7 +40,8 @@ class CeleryWorker:
                 ],
                 cwd=REPOSITORY,
                 env=os.environ
-                | {"EVERTURN_DATABASE_URL": self.database_url, "EVERTURN_BROKER_URL": self.broker_url},
+                | {"EVERTURN_DATABASE_URL": self.database_url, "EVERTURN_BROKER_URL": self.broker_url}
+                | {f"EVERTURN_{name.upper()}": value for name, value in settings.items()},
                 stdout=log,
                 stderr=log,
                 start_new_session=True,

@@ -9,7 +9,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 from service.domain.artifact import ArtifactId, BootId, MadeBy, RefusalReason
-from service.domain.evidence import BOOT_HEADER, REVISION_HEADER, Evidence, Published, Refusal
+from service.domain.evidence import BOOT_HEADER, REVISION_HEADER, Evidence, Loaded, Published, Refusal
 from service.domain.revision import RevisionDigest
 from tests.domain.descriptors import V13
 
@@ -24,17 +24,22 @@ class PrefillEngine:
     measured: RevisionDigest = V13.digest
     fails_to_load: bool = False
     fails_to_publish: bool = False
+    most_published: int = 1 << 20
+    """Tokens."""
     broken: bool = False
     go: threading.Event = field(default_factory=threading.Event)
-    """Cleared, it holds every prefill back."""
+    """Cleared, it holds prefills back: all, or from number `held_from` on."""
+    held_from: int = 1
     begun: threading.Semaphore = field(default_factory=lambda: threading.Semaphore(0))
     prefills: list[dict[str, Any]] = field(default_factory=list)
     evidence: dict[str, Evidence] = field(default_factory=dict)
 
     def generate(self, headers: dict[str, str], body: dict[str, Any]) -> tuple[int, dict[str, Any]]:
         self.prefills.append(body)
+        number = len(self.prefills)
         self.begun.release()
-        self.go.wait(LONGEST_HOLD_S)
+        if number >= self.held_from:
+            self.go.wait(LONGEST_HOLD_S)
         wanted = headers[REVISION_HEADER]
         if wanted != self.measured or headers[BOOT_HEADER] != self.boot:
             error = {"type": "revision_mismatch", "wanted": wanted, "measured": self.measured}
@@ -49,19 +54,31 @@ class PrefillEngine:
         choice = {"token_ids": [7], "text": "x", "finish_reason": "length"}
         return 200, {"choices": [choice], "prompt_token_ids": body["token_ids"]}
 
+    def computed(self) -> list[int]:
+        """Of each prefill: the tokens that it did not load."""
+        evidence = [self.evidence[p["kv_transfer_params"]["everturn"]["attempt"]] for p in self.prefills]
+        return [e.prompt_tokens - (e.loaded.tokens if e.loaded else 0) for e in evidence]
+
     def seen(self, kv: dict[str, Any], tokens: int) -> Evidence:
-        refusal = kv["offer"] and Refusal(
-            artifact=kv["offer"],
-            reason=RefusalReason.CHECKSUM_MISMATCH if self.fails_to_load else RefusalReason.REVISION_MISMATCH,
-            detail="as the test has it",
-            differing=("weights",),
+        loaded = self._loaded(kv["offer"])
+        refusal = (
+            kv["offer"]
+            and loaded is None
+            and Refusal(
+                artifact=kv["offer"],
+                reason=RefusalReason.CHECKSUM_MISMATCH
+                if self.fails_to_load
+                else RefusalReason.REVISION_MISMATCH,
+                detail="as the test has it",
+                differing=("weights",),
+            )
         )
         published = Published(
             artifact=ArtifactId(kv["publish"]),
             revision=self.measured,
             producer=self.boot,
             made_by=MadeBy.PREFILL,
-            tokens=tokens,
+            tokens=min(tokens, self.most_published),
             blocks=1,
             bytes=64,
             expires_ms=LONG_HENCE_MS,
@@ -72,9 +89,24 @@ class PrefillEngine:
             boot=self.boot,
             revision=self.measured,
             prompt_tokens=tokens,
+            loaded=loaded,
             refusal=refusal or None,
             published=None if self.fails_to_publish else published,
             publish_failure="no space left" if self.fails_to_publish else None,
+        )
+
+    def _loaded(self, offer: str | None) -> Loaded | None:
+        made = {e.published.artifact: e.published for e in self.evidence.values() if e.published}
+        found = made.get(ArtifactId(offer or ""))
+        if found is None or self.fails_to_load:
+            return None
+        return Loaded(
+            artifact=found.artifact,
+            revision=found.revision,
+            producer=found.producer,
+            tokens=found.tokens,
+            bytes=found.bytes,
+            seconds=0.001,
         )
 
 

@@ -11,8 +11,9 @@ from service.domain.plan import RebuildQueue
 from service.queue import Doorbell
 from stack.valkey import EmbeddedValkey
 from tests.workers.celery_worker import CeleryWorker, has_ended, until
+from tests.workers.conftest import NewWorker
 from tests.workers.prefill_engine import PrefillEngine
-from tests.workers.waiting import Waiting, make_waiting
+from tests.workers.waiting import Waiting, make_waiting, make_warming
 from workers.pool_process import ORPHANED
 
 
@@ -54,6 +55,30 @@ def test_five_deliveries_rebuild_once(
     until(waiting.ended, "the rebuild ends")
     assert len(prefiller.prefills) == 1
     assert waiting.event_names().count("kv.rebuilt") == 1
+
+
+def test_a_turns_rebuild_is_next_behind_a_chunk_of_a_warm_up_also_where_there_is_one_process(
+    store: Engine, prefiller: PrefillEngine, broker: EmbeddedValkey, new_worker: NewWorker
+) -> None:
+    new_worker().start(concurrency=1, rebuild_chunk_tokens="16")
+    warmings = [make_warming(store) for _ in range(3)]
+    prefiller.go.clear()
+    prefiller.held_from = 2
+    doorbell = Doorbell(broker.url())
+    for warming in warmings:
+        doorbell.ring(warming.rebuild, RebuildQueue.BACKGROUND)
+    for _ in range(2):
+        assert prefiller.begun.acquire(timeout=20)
+    waiting = make_waiting(store)
+    doorbell.ring(waiting.rebuild, RebuildQueue.INTERACTIVE)
+    doorbell.close()
+    prefiller.go.set()
+    until(lambda: all(each.ended() for each in (waiting, *warmings)), "all rebuilds end", 60)
+    whose = [p["kv_transfer_params"]["everturn"]["attempt"].partition(".")[0] for p in prefiller.prefills]
+    assert whose[:2] == [whose[0]] * 2
+    assert whose[2:10] == [waiting.rebuild] * 8, "it begins behind the chunk, and is not left for another"
+    assert {each.row().state for each in (waiting, *warmings)} == {"done"}
+    assert prefiller.computed() == [16] * len(prefiller.prefills), "nothing was prefilled twice"
 
 
 def test_each_pool_process_has_connections_of_its_own(

@@ -1,12 +1,12 @@
 """A conversation answered on v12, whose next turn waits for a rebuild on v13."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from uuid import uuid4
 
-from sqlalchemy import Engine
+from sqlalchemy import Connection, Engine
 
-from service import turn_flow
+from service import erasure_flow, turn_flow
 from service.domain.artifact import ArtifactId, BootId, MadeBy
 from service.domain.conversation import Conversation
 from service.domain.events import (
@@ -28,7 +28,9 @@ from service.domain.events import (
     TurnStarted,
 )
 from service.domain.evidence import Published
-from service.domain.plan import EngineRole
+from service.domain.plan import EngineRole, RebuildQueue
+from service.domain.revision import RevisionDigest
+from service.domain.rollout_events import RolloutId
 from service.store import artifacts, event_store, fleet, rebuilds, turns
 from service.store.rebuilds import Rebuild
 from tests.domain.descriptors import V12, V13
@@ -62,6 +64,45 @@ class Waiting:
     def state(self) -> Conversation:
         with self.database.begin() as conn:
             return event_store.load_conversation(conn, ACME, self.conversation)
+
+    def ask(self) -> tuple[TurnId, str | None]:
+        """The next turn, pinned, and the rebuild that it waits for."""
+        turn = TurnId(new_id("resp_"))
+        with self.database.begin() as conn:
+            version = event_store.load_conversation(conn, ACME, self.conversation).version
+            event_store.append(
+                conn,
+                tenant=ACME,
+                stream=self.conversation,
+                expected_version=version,
+                events=[*_asked(turn)],
+                now=now(),
+            )
+            return turn, _planned(conn, self.conversation, turn, LONG_S)
+
+    def answer_on_the_old_revision(self) -> None:
+        """A further turn, of 20 tokens and an answer of two."""
+        turn = TurnId(new_id("resp_"))
+        delta = tuple(range(300, 320))
+        longer = replace(
+            _answered(turn), extends=self.turn, prompt_delta=delta, prompt_tokens=len(WINDOW) + len(delta)
+        )
+        with self.database.begin() as conn:
+            version = event_store.load_conversation(conn, ACME, self.conversation).version
+            event_store.append(
+                conn,
+                tenant=ACME,
+                stream=self.conversation,
+                expected_version=version,
+                events=[*_asked(turn), _pinned(turn), longer],
+                now=now(),
+            )
+
+    def erase(self) -> None:
+        with self.database.begin() as conn:
+            erasure_flow.erase_conversation(
+                conn, tenant=ACME, conversation=self.conversation, by="ada", reason="asked to", now=now()
+            )
 
     def event_names(self) -> list[str]:
         with self.database.begin() as conn:
@@ -103,32 +144,69 @@ def make_waiting(database: Engine, *, turn_lease_s: float = LONG_S) -> Waiting:
         event_store.append(
             conn, tenant=ACME, stream=conversation, expected_version=0, events=history, now=now()
         )
-        turns.open_turn(
-            conn,
-            tenant=ACME,
-            turn=second,
-            conversation=conversation,
-            idempotency_key=None,
-            request_hash="",
-            owner="api",
-            lease_s=turn_lease_s,
+        artifacts.record(conn, tenant=ACME, conversation=conversation, published=_published(stale), now=now())
+        rebuild = _planned(conn, conversation, second, turn_lease_s)
+    assert rebuild is not None
+    return Waiting(database=database, rebuild=rebuild, conversation=conversation, turn=second, stale=stale)
+
+
+def make_warming(
+    database: Engine, window: tuple[int, ...] = WINDOW, revision: RevisionDigest = V13.digest
+) -> Waiting:
+    """As `make_waiting`, but no turn waits: the rebuild is a rollout's, and its turn has been answered."""
+    conversation, turn = ConversationId(new_id("conv_")), TurnId(new_id("resp_"))
+    stale, rebuild = ArtifactId(new_id("kv_")), new_id("rb_")
+    history: list[Event] = [
+        ConversationCreated(alias="production"),
+        *_asked(turn),
+        _pinned(turn),
+        _answered(turn, window),
+    ]
+    with database.begin() as conn:
+        event_store.append(
+            conn, tenant=ACME, stream=conversation, expected_version=0, events=history, now=now()
         )
         artifacts.record(conn, tenant=ACME, conversation=conversation, published=_published(stale), now=now())
-        planned = turn_flow.plan_attempt(
+        rebuilds.enqueue(
             conn,
+            rebuild=rebuild,
             tenant=ACME,
             conversation=conversation,
-            turn=second,
-            avoid=frozenset(),
-            rebuild_min_tokens=64,
-            now=now(),
-            new_id=new_id,
+            turn=turn,
+            attempt=1,
+            revision=revision,
+            offer=None,
+            tokens_total=len(window),
+            queue=RebuildQueue.BACKGROUND,
+            rollout=RolloutId("ro_1"),
         )
-    assert isinstance(planned, turn_flow.Pinned)
-    assert planned.rebuild is not None
-    return Waiting(
-        database=database, rebuild=planned.rebuild, conversation=conversation, turn=second, stale=stale
+    return Waiting(database=database, rebuild=rebuild, conversation=conversation, turn=turn, stale=stale)
+
+
+def _planned(conn: Connection, conversation: ConversationId, turn: TurnId, lease_s: float) -> str | None:
+    """The rebuild that the turn waits for."""
+    turns.open_turn(
+        conn,
+        tenant=ACME,
+        turn=turn,
+        conversation=conversation,
+        idempotency_key=None,
+        request_hash="",
+        owner="api",
+        lease_s=lease_s,
     )
+    planned = turn_flow.plan_attempt(
+        conn,
+        tenant=ACME,
+        conversation=conversation,
+        turn=turn,
+        avoid=frozenset(),
+        rebuild_min_tokens=64,
+        now=now(),
+        new_id=new_id,
+    )
+    assert isinstance(planned, turn_flow.Pinned)
+    return planned.rebuild
 
 
 def now() -> datetime:
@@ -181,7 +259,7 @@ def _pinned(turn: TurnId) -> TurnPinned:
     )
 
 
-def _answered(turn: TurnId) -> TurnCompleted:
+def _answered(turn: TurnId, window: tuple[int, ...] = WINDOW) -> TurnCompleted:
     return TurnCompleted(
         turn=turn,
         attempt=1,
@@ -189,9 +267,9 @@ def _answered(turn: TurnId) -> TurnCompleted:
         text="Hi",
         finish_reason="stop",
         extends=None,
-        prompt_delta=WINDOW[:-2],
-        output=WINDOW[-2:],
-        prompt_tokens=len(WINDOW) - 2,
+        prompt_delta=window[:-2],
+        output=window[-2:],
+        prompt_tokens=len(window) - 2,
         local_tokens=0,
         kv_source=KvSource.NONE,
         kv_reason="first turn",
