@@ -16,6 +16,16 @@ LENGTH = "length"
 """vLLM's reason to finish at `max_tokens` or at the end of its context."""
 
 
+NOT_ASKED_FOR = {
+    "frequency_penalty": 0,
+    "max_tool_calls": None,
+    "presence_penalty": 0,
+    "prompt_cache_key": None,
+    "safety_identifier": None,
+}
+"""What nobody can ask for here, and Open Responses demands of every response."""
+
+
 def conversation_object(stored: StoredConversation) -> dict[str, Any]:
     fork = stored.state.fork
     return {
@@ -147,7 +157,8 @@ def response_object(stored: StoredTurn) -> dict[str, Any]:
         "top_logprobs": started.sampling.top_logprobs or 0,
         "top_p": started.sampling.top_p,
         "truncation": "auto" if started.truncate else "disabled",
-        **({"usage": _usage(completed, turn.parsed)} if completed else {}),
+        **NOT_ASKED_FOR,
+        "usage": _usage(completed, turn.parsed) if completed else None,
         "metadata": dict(started.metadata),
         **_provenance(stored),
     }

@@ -9,7 +9,9 @@ from service.api import chat_schemas, schemas
 from service.api.admin import AdaptersBody, EngineBody, RevisionBody
 from service.api.body import StrictBody
 from service.api.chat_schemas import ChatBody
+from service.api.items import LONGEST_CALL_ID, LONGEST_NAME
 from service.api.schemas import ConversationBody, ItemsBody, ResponseBody
+from service.api.wants import MOST_TOOLS, Name
 
 Json = dict[str, Any]
 
@@ -35,6 +37,77 @@ class InputMessage(Part):
     content: str | Annotated[list[TextPart], Field(min_length=1)]
     id: Any = None
     status: Any = None
+
+
+class InputCall(Part):
+    type: Literal["function_call"]
+    call_id: str = Field(min_length=1, max_length=LONGEST_CALL_ID)
+    name: str = Field(min_length=1, max_length=LONGEST_NAME)
+    arguments: str
+    id: Any = None
+    status: Any = None
+
+
+class InputCallOutput(Part):
+    type: Literal["function_call_output"]
+    call_id: str = Field(min_length=1, max_length=LONGEST_CALL_ID)
+    output: str | list[TextPart]
+    id: Any = None
+    status: Any = None
+
+
+class ReasoningPart(BaseModel):
+    type: Literal["reasoning_text"]
+    text: str
+
+
+class SummaryPart(BaseModel):
+    type: Literal["summary_text"]
+    text: str
+
+
+class InputReasoning(Part):
+    type: Literal["reasoning"]
+    content: list[ReasoningPart] | None = None
+    summary: list[SummaryPart] | None = None
+    id: Any = None
+    status: Any = None
+
+
+InputItem = InputMessage | InputCall | InputCallOutput | InputReasoning
+
+
+class Function(Part):
+    """A tool. Null is taken for absent in it, too."""
+
+    type: Literal["function"]
+    name: Name
+    description: str | None = None
+    parameters: dict[str, Any] | None = None
+    strict: bool | None = None
+
+
+class ChosenFunction(BaseModel):
+    model_config = {"extra": "forbid"}
+    type: Literal["function"]
+    name: str
+
+
+class PlainFormat(BaseModel):
+    model_config = {"extra": "forbid"}
+    type: Literal["text", "json_object"]
+
+
+class SchemaFormat(Part):
+    type: Literal["json_schema"]
+    name: Name
+    schema_: dict[str, Any] = Field(alias="schema")
+    description: str | None = None
+    strict: bool | None = None
+
+
+class TextForm(Part):
+    format: PlainFormat | SchemaFormat | None = None
 
 
 class ChatTextPart(Part):
@@ -80,14 +153,17 @@ class InputTokensBody(ResponseBody):
 
 
 OF_RESPONSES = {
-    "input": str | Annotated[list[InputMessage], Field(min_length=1)],
+    "input": str | Annotated[list[InputItem], Field(min_length=1)],
+    "tools": Annotated[list[Function], Field(max_length=MOST_TOOLS)],
+    "tool_choice": Literal["none", "auto", "required"] | ChosenFunction | None,
+    "text": TextForm | None,
     "conversation": str | ConversationId | None,
 }
 REFINED: dict[type[StrictBody], dict[str, Any]] = {
     ResponseBody: OF_RESPONSES,
     InputTokensBody: OF_RESPONSES,
-    ConversationBody: {"items": list[InputMessage]},
-    ItemsBody: {"items": list[InputMessage]},
+    ConversationBody: {"items": list[InputItem]},
+    ItemsBody: {"items": list[InputItem]},
     ChatBody: {"messages": list[ChatInputMessage]},
     RevisionBody: {"descriptor": Descriptor},
     EngineBody: {"descriptor": Descriptor},

@@ -1,6 +1,6 @@
 """What /v1 answers with, as types: for the OpenAPI document, and held against real answers by its tests."""
 
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, Field
 
@@ -80,9 +80,47 @@ class Message(Shape):
     content: list[InputText | OutputText]
 
 
+Status = Literal["in_progress", "completed", "incomplete"]
+
+
+class FunctionCall(Shape):
+    id: str
+    type: Literal["function_call"]
+    status: Status
+    call_id: str
+    name: str
+    arguments: str
+    """JSON."""
+
+
+class FunctionCallOutput(Shape):
+    id: str
+    type: Literal["function_call_output"]
+    status: Status
+    call_id: str
+    output: str
+
+
+class ReasoningText(Shape):
+    type: Literal["reasoning_text"]
+    text: str
+
+
+class Reasoning(Shape):
+    id: str
+    type: Literal["reasoning"]
+    status: Status
+    summary: list[Any]
+    content: list[ReasoningText]
+
+
+Item = Annotated[Message | FunctionCall | FunctionCallOutput | Reasoning, Field(discriminator="type")]
+OutputItem = Annotated[Message | FunctionCall | Reasoning, Field(discriminator="type")]
+
+
 class ItemList(Shape):
     object: Literal["list"]
-    data: list[Message]
+    data: list[Item]
     has_more: bool
     first_id: str
     """Empty where `data` is."""
@@ -146,7 +184,7 @@ class Response(Shape):
     instructions: str | None
     max_output_tokens: int | None
     model: str
-    output: list[Message]
+    output: list[OutputItem]
     parallel_tool_calls: bool
     previous_response_id: str | None
     conversation: ConversationReference
@@ -160,8 +198,13 @@ class Response(Shape):
     top_logprobs: int
     top_p: float
     truncation: str
-    usage: Usage | None = None
-    """Once there is an answer."""
+    frequency_penalty: Literal[0]
+    presence_penalty: Literal[0]
+    max_tool_calls: None
+    prompt_cache_key: None
+    safety_identifier: None
+    usage: Usage | None
+    """Null until there is an answer."""
     metadata: dict[str, str]
     revision: str | None
     """The digest of what answers, or answered."""

@@ -4,7 +4,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from service.api.openapi.objects import Logprob, Message, OutputText, Response, Shape
+from service.api.openapi.objects import Logprob, OutputItem, OutputText, ReasoningText, Response, Shape
 
 
 class Numbered(Shape):
@@ -15,6 +15,7 @@ class Numbered(Shape):
 class ResponseMoved(Numbered):
     type: Literal[
         "response.created",
+        "response.queued",
         "response.in_progress",
         "response.completed",
         "response.incomplete",
@@ -26,7 +27,7 @@ class ResponseMoved(Numbered):
 class ItemMoved(Numbered):
     type: Literal["response.output_item.added", "response.output_item.done"]
     output_index: int
-    item: Message
+    item: OutputItem
 
 
 class InPart(Numbered):
@@ -37,7 +38,7 @@ class InPart(Numbered):
 
 class PartMoved(InPart):
     type: Literal["response.content_part.added", "response.content_part.done"]
-    part: OutputText
+    part: OutputText | ReasoningText
 
 
 class TextDelta(InPart):
@@ -52,6 +53,32 @@ class TextDone(InPart):
     logprobs: list[Logprob]
 
 
+class ReasoningDelta(InPart):
+    type: Literal["response.reasoning_text.delta"]
+    delta: str
+
+
+class ReasoningDone(InPart):
+    type: Literal["response.reasoning_text.done"]
+    text: str
+
+
+class InItem(Numbered):
+    item_id: str
+    output_index: int
+
+
+class ArgumentsDelta(InItem):
+    type: Literal["response.function_call_arguments.delta"]
+    delta: str
+
+
+class ArgumentsDone(InItem):
+    type: Literal["response.function_call_arguments.done"]
+    name: str
+    arguments: str
+
+
 class AttemptBegun(Numbered):
     """Ours: another attempt took over. OpenAI's clients pass over it."""
 
@@ -61,7 +88,17 @@ class AttemptBegun(Numbered):
 
 
 ResponseStreamEvent = Annotated[
-    ResponseMoved | ItemMoved | PartMoved | TextDelta | TextDone | AttemptBegun, Field(discriminator="type")
+    ResponseMoved
+    | ItemMoved
+    | PartMoved
+    | TextDelta
+    | TextDone
+    | ReasoningDelta
+    | ReasoningDone
+    | ArgumentsDelta
+    | ArgumentsDone
+    | AttemptBegun,
+    Field(discriminator="type"),
 ]
 
 

@@ -105,7 +105,7 @@ V1: Mapping[str, Operation] = {
         refuses=(GONE, MOVED_ON),
     ),
     "GET /v1/conversations/{conversation_id}/items/{item_id}": Operation(
-        id="getConversationItem", says="Read an item", answer=objects.Message, query=INCLUDE, refuses=(GONE,)
+        id="getConversationItem", says="Read an item", answer=objects.Item, query=INCLUDE, refuses=(GONE,)
     ),
     "DELETE /v1/conversations/{conversation_id}/items/{item_id}": Operation(
         id="deleteConversationItem",
