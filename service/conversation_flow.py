@@ -31,7 +31,7 @@ from service.domain.turn import Turn
 from service.fork_flow import ForkPoint, Opening
 from service.store import ancestry, event_store, heads, tenants, turns
 from service.store.timeline import Recorded, read_recorded
-from service.turn_request import Beginning, TurnRequest, begin_turn, items_of, known_alias
+from service.turn_request import Beginning, TurnRequest, begin_turn, has_calls, items_of, known_alias
 
 PREVIOUS = "previous_response_id"
 CANCELLED = "cancelled"
@@ -244,7 +244,8 @@ def _standing(
             return head, ()
         if request.limits.items is None and request.instructions is None:
             fork = fork_flow.fork(conn, head, request.previous, new_id, param=PREVIOUS)
-            return fork.state, fork.events
+            if not has_calls(fork.state, request):
+                return fork.state, fork.events
     opening = _opening(conn, request, new_id)
     return opening.state, opening.events
 

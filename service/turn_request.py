@@ -23,7 +23,16 @@ from service.domain.events import (
 )
 from service.domain.head import Standing
 from service.domain.limits import NO_LIMITS, Limits
-from service.domain.new_items import NOTHING_WANTED, NewId, NewItem, NewMessage, Wants, accept_item
+from service.domain.new_items import (
+    NOTHING_WANTED,
+    NewCall,
+    NewId,
+    NewItem,
+    NewMessage,
+    NewOutput,
+    Wants,
+    accept_item,
+)
 from service.domain.plan import resolve_policy
 from service.domain.revision import RevisionDigest
 from service.store import fleet, heads
@@ -91,7 +100,8 @@ def begin_turn(conn: Connection, request: TurnRequest, state: Standing, new_id: 
         )
     given = () if request.instructions is None else (NewMessage(role=Role.SYSTEM, text=request.instructions),)
     items = tuple(accept_item(new, new_id) for new in (*given, *request.messages))
-    _check_calls(conn, state, items, len(given))
+    if has_calls(state, request):
+        _check_calls(conn, state, items[len(given) :])
     policy, level = resolve_policy(
         turn=request.on_upgrade,
         conversation=state.on_upgrade,
@@ -126,15 +136,14 @@ def _asked(turn: TurnId, wants: Wants) -> TurnAsked | None:
     )
 
 
-def _check_calls(
-    conn: Connection, state: Standing, accepted: Sequence[ItemAccepted], instructions: int
-) -> None:
-    """Read only where there is something to check: most turns have nothing to do with function calls."""
-    added = tuple(map(accepted_item, accepted))
-    if not state.unsettled and all(item.call is None for item in added):
-        return
-    before = items_of(conn, state)
-    decide.check_outputs(before, added[instructions:], "input")
+def has_calls(state: Standing, request: TurnRequest) -> bool:
+    """Whether the items before the turn have to be read for its function calls: most turns have nothing to do with any."""
+    return state.unsettled or any(isinstance(new, NewCall | NewOutput) for new in request.messages)
+
+
+def _check_calls(conn: Connection, state: Standing, brought: Sequence[ItemAccepted]) -> None:
+    before, added = items_of(conn, state), tuple(map(accepted_item, brought))
+    decide.check_outputs(before, added, "input")
     decide.check_settled((*before, *added))
 
 

@@ -8,7 +8,7 @@ from typing import Any
 from sqlalchemy import Connection
 
 from service import conversation_flow, rollout_flow, turn_flow
-from service.conversation_flow import Accepted, NewMessage, TurnRequest
+from service.conversation_flow import Accepted
 from service.domain.artifact import ArtifactId, BootId, MadeBy
 from service.domain.events import (
     ConversationId,
@@ -21,10 +21,12 @@ from service.domain.events import (
     TurnId,
 )
 from service.domain.evidence import Evidence, Published
+from service.domain.new_items import NewMessage
 from service.domain.plan import Engine, EngineRole
 from service.domain.revision import RevisionDigest
 from service.store import event_store, keys
 from service.turn_flow import NotPinned, Pinned
+from service.turn_request import TurnRequest
 from tests.engines.simulated import descriptor
 
 ACME = TenantId("acme")

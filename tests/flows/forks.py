@@ -5,9 +5,9 @@ from typing import Any
 from sqlalchemy import Connection
 
 from service import conversation_flow
-from service.conversation_flow import NewMessage
 from service.domain.conversation import Conversation
 from service.domain.events import ConversationId, Role, TurnId
+from service.domain.new_items import NewMessage
 from service.fork_flow import ForkPoint
 from service.store import event_store, keys
 from tests.flows.fleet import (

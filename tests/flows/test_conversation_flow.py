@@ -6,7 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from sqlalchemy import Connection, Engine, text
 
-from service.conversation_flow import Accepted, NewMessage, find_conversation, find_response
+from service.conversation_flow import Accepted, find_conversation, find_response
 from service.domain.errors import ConversationLocked, EverturnError, InvalidInput, NotFound, VersionConflict
 from service.domain.events import (
     ConversationId,
@@ -17,6 +17,7 @@ from service.domain.events import (
     TurnId,
     TurnStarted,
 )
+from service.domain.new_items import NewMessage
 from service.store import keys
 from tests.api.stack import eventually
 from tests.flows.fleet import (

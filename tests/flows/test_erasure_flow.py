@@ -10,6 +10,7 @@ from service import conversation_flow, turn_flow, turn_log
 from service.domain.conversation import Conversation
 from service.domain.errors import FenceLost, Gone, NotFound
 from service.domain.events import ConversationId, Role, TenantId, TurnFailed
+from service.domain.new_items import NewMessage
 from service.erasure_flow import Erasure, erase_conversation
 from service.store import artifacts, event_store, turns
 from service.store.end_users import conversations_of
@@ -50,7 +51,7 @@ def everything_stored(conn: Connection) -> str:
 
 def test_nothing_that_was_said_stays_in_any_table(conn: Connection) -> None:
     running = answered(conn)
-    said = (conversation_flow.NewMessage(role=Role.USER, text=SECRET),)
+    said = (NewMessage(role=Role.USER, text=SECRET),)
     turn_flow.fail_turn(
         conn,
         tenant=ACME,

@@ -6,9 +6,9 @@ import pytest
 from sqlalchemy import Connection, text
 
 from service import edit_flow, retention_flow
-from service.conversation_flow import NewMessage
 from service.domain.errors import NotFound
 from service.domain.events import ConversationErased, ConversationId, Role, TenantId
+from service.domain.new_items import NewMessage
 from service.edit_flow import Edit
 from service.retention_flow import Outcome
 from service.store import event_store, retention

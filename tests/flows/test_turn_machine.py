@@ -17,7 +17,7 @@ from hypothesis.stateful import (
 from sqlalchemy import Connection, Engine, func, select
 
 from service import conversation_flow, edit_flow, turn_flow
-from service.conversation_flow import Accepted, NewMessage, TurnRequest
+from service.conversation_flow import Accepted
 from service.domain.artifact import BootId
 from service.domain.errors import (
     ConversationLocked,
@@ -28,6 +28,7 @@ from service.domain.errors import (
     NotFound,
 )
 from service.domain.events import AttemptFailed, ConversationId, Role, TenantId, TurnCompleted, TurnId
+from service.domain.new_items import NewMessage
 from service.domain.turn import TurnState
 from service.erasure_flow import erase_conversation
 from service.store import event_store, fleet, keys
@@ -35,6 +36,7 @@ from service.store.feed import Cursor, read_page
 from service.store.integrity import Walked, verify
 from service.store.tables import turns
 from service.turn_flow import Pinned
+from service.turn_request import TurnRequest
 from tests.flows.fleet import NOW, REQUEST, add_engine, completed, move_alias, new_id
 from tests.flows.orphans import fail_as_orphan
 from tests.store.strategies import TEXT
