@@ -20,6 +20,7 @@ from service.store import (
     kv_deletions,
     rebuild_progress,
     timeline,
+    turn_chunks,
     turns,
 )
 
@@ -62,6 +63,7 @@ def erase_conversation(
     if fresh:
         _end(conn, state, ConversationErased(by=by, reason=reason), now)
     turns.forget_requests(conn, tenant=tenant, conversation=conversation)
+    turn_chunks.forget_conversation(conn, tenant=tenant, conversation=conversation)
     made = _artifacts(conn, tenant, conversation)
     kv_deletions.ask(conn, tenant=tenant, conversation=conversation, artifacts=made, now=now)
     emptied = event_store.erase_contents(conn, tenant=tenant, stream=conversation)

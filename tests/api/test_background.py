@@ -189,8 +189,8 @@ def test_the_client_that_began_its_stream_may_go(stack: Stack) -> None:
     with stack.http.stream("POST", "/v1/responses", json=body) as answer:
         turn = next(sse(answer))["response"]["id"]
     engine.faults.release.set()
-    answer = until(stack, turn, "completed")
-    assert deltas(resumed(stack, turn)) == answer["output"][0]["content"][0]["text"]
+    response = until(stack, turn, "completed")
+    assert deltas(resumed(stack, turn)) == response["output"][0]["content"][0]["text"]
 
 
 def test_without_being_stored_it_is_refused(shared_stack: Stack) -> None:

@@ -198,7 +198,7 @@ def rig(folder: Path, **environment: str) -> Iterator[Rig]:
             secrets=_bootstrap(database),
             url=f"http://127.0.0.1:{port}",
             database=database,
-            nursery=exits.enter_context(_nursery()),
+            nursery=exits.enter_context(nursery_of_apis()),
             environment=_environment(proxied(server.url(), proxy.port), port) | environment,
             log=folder / "api.log",
         )
@@ -269,7 +269,7 @@ def _register(made: Rig) -> None:
 
 
 @contextmanager
-def _nursery() -> "Iterator[subprocess.Popen[str]]":
+def nursery_of_apis() -> "Iterator[subprocess.Popen[str]]":
     with subprocess.Popen(
         [sys.executable, "-m", "tests.chaos.nursery"],
         cwd=REPOSITORY,

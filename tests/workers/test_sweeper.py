@@ -1,4 +1,4 @@
-"""The sweeper: what nobody works on is rung for again, what nobody runs is ended, all else is left alone."""
+"""The sweeper: rebuilds that nobody works on are rung for again, less and less often."""
 
 from collections.abc import Iterator
 from itertools import pairwise
@@ -13,9 +13,9 @@ from stack.valkey import EmbeddedValkey
 from tests.workers.brokers import client_of
 from tests.workers.prefill_engine import PrefillEngine
 from tests.workers.waiting import make_waiting
-from workers.sweeper import LONGEST_AGAIN_S, Backlog, sweep
+from workers.backlog import LONGEST_AGAIN_S, Backlog
+from workers.sweeper import sweep
 
-DEAD_BROKER = "redis://127.0.0.1:9/0"
 INTERACTIVE = RebuildQueue.INTERACTIVE
 
 
@@ -70,18 +70,6 @@ def test_a_rebuild_whose_worker_is_gone_is_rung_for_again(
         conn.execute(text("UPDATE rebuilds SET lease_expires_at = clock_timestamp() - interval '1 s'"))
     sweep(store, doorbell, Backlog())
     assert rung(broker_url) == 1
-
-
-def test_an_orphaned_turn_fails_even_without_a_broker(store: Engine, prefiller: PrefillEngine) -> None:
-    orphan, alive = make_waiting(store, turn_lease_s=-1), make_waiting(store)
-    age(store)
-    dead = Doorbell(DEAD_BROKER)
-    sweep(store, dead, Backlog())
-    dead.close()
-    assert orphan.event_names()[-2:] == ["attempt.failed", "turn.failed"]
-    assert orphan.state().open_turn is None
-    assert orphan.row().state == "superseded"
-    assert alive.state().open_turn is not None
 
 
 def test_the_backlog_rings_less_and_less_often() -> None:
