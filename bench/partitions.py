@@ -1,12 +1,14 @@
 """Events in one table, and in hash partitions by conversation: what inserting and reading a conversation cost.
 
-`python -m bench.partitions --events 2000000`; the last line is one JSON object.
+Both are filled in turns of a batch, and read and appended to in turns of one conversation, so that a busy machine slows both alike.
+`python -m bench.partitions --events 10000000`; the last line is one JSON object.
 """
 
 import argparse
 import json
 import tempfile
 import time
+from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
 
@@ -43,39 +45,58 @@ APPEND = """
 """
 
 
-def measure(connection: psycopg.Connection, name: str, events: int) -> dict[str, float]:
+@dataclass(slots=True)
+class Way:
+    """One of the two tables, and what it took, in seconds."""
+
+    name: str
+    filled_s: float = 0.0
+    took: dict[str, list[float]] = field(default_factory=lambda: {"read": [], "append": []})
+
+    def figures(self, events: int, size: int) -> dict[str, float]:
+        found: dict[str, float] = {"fill_events_per_s": round(events / self.filled_s)}
+        for kind, times in self.took.items():
+            found[f"{kind}_p50_ms"] = round(sorted(times)[len(times) // 2] * 1e3, 3)
+            found[f"{kind}_p99_ms"] = round(sorted(times)[len(times) * 99 // 100] * 1e3, 3)
+        return found | {"bytes_per_event": round(size / events)}
+
+
+def measure(connection: psycopg.Connection, ways: list[Way], events: int) -> dict[str, dict[str, float]]:
     conversations = events // EVENTS_PER_CONVERSATION
-    fields = {"name": sql.Identifier(name), "conversations": sql.Literal(conversations)}
-    began = time.perf_counter()
-    for first in range(0, events, BATCH):
-        connection.execute(sql.SQL(FILL).format(**fields), [first, min(first + BATCH, events) - 1])
-    filled_s = time.perf_counter() - began
-    connection.execute(sql.SQL("VACUUM ANALYZE {name}").format(**fields))
+    fill(connection, ways, events, conversations)
     chance = Random(1)  # noqa: S311 no secret
-    found: dict[str, list[float]] = {"read": [], "append": []}
     for kind, query, times in (("read", READ, READS), ("append", APPEND, APPENDS)):
-        statement = sql.SQL(query).format(**fields)
-        for _ in range(times):
+        for turn in range(times):
             number = chance.randrange(conversations)
             stream = connection.execute("SELECT 'conv_' || md5(%s)", [str(number)]).fetchone()
-            key = [f"tenant-{number % 20}", stream[0] if stream else ""]
+            key = [f"tenant-{number % 20}", stream[0] if stream else ""] * (2 if kind == "append" else 1)
+            for way in ways if turn % 2 else reversed(ways):
+                began = time.perf_counter()
+                connection.execute(sql.SQL(query).format(name=sql.Identifier(way.name)), key)
+                way.took[kind].append(time.perf_counter() - began)
+    return {way.name: way.figures(events, size_of(connection, way.name)) for way in ways}
+
+
+def fill(connection: psycopg.Connection, ways: list[Way], events: int, conversations: int) -> None:
+    for first in range(0, events, BATCH):
+        for way in ways:
+            statement = sql.SQL(FILL).format(
+                name=sql.Identifier(way.name), conversations=sql.Literal(conversations)
+            )
             began = time.perf_counter()
-            connection.execute(statement, key * (2 if kind == "append" else 1))
-            found[kind].append(time.perf_counter() - began)
+            connection.execute(statement, [first, min(first + BATCH, events) - 1])
+            way.filled_s += time.perf_counter() - began
+    for way in ways:
+        connection.execute(sql.SQL("VACUUM ANALYZE {name}").format(name=sql.Identifier(way.name)))
+
+
+def size_of(connection: psycopg.Connection, name: str) -> int:
     size = connection.execute(
         "SELECT coalesce((SELECT sum(pg_total_relation_size(relid)) FROM pg_partition_tree(%s::regclass)),"
         " pg_total_relation_size(%s::regclass))::bigint",
         [name, name],
     ).fetchone()
-    return {
-        "fill_events_per_s": round(events / filled_s),
-        **{f"{kind}_p50_ms": round(sorted(times)[len(times) // 2] * 1e3, 3) for kind, times in found.items()},
-        **{
-            f"{kind}_p99_ms": round(sorted(times)[len(times) * 99 // 100] * 1e3, 3)
-            for kind, times in found.items()
-        },
-        "bytes_per_event": round((size[0] if size else 0) / events),
-    }
+    return int(size[0]) if size else 0
 
 
 def main() -> None:
@@ -100,7 +121,7 @@ def main() -> None:
                     this=sql.Literal(number),
                 )
                 connection.execute(part)
-            measured = {name: measure(connection, name, events) for name in ways}
+            measured = measure(connection, [Way(name) for name in ways], events)
     for name, numbers in measured.items():
         print(name, numbers)
     print(json.dumps({"events": events, "partitions": PARTITIONS, **measured}))

@@ -12,12 +12,12 @@ import psycopg
 from sqlalchemy import Engine
 
 from bench.store_history import Turn, history
-from service.api.database import Reach, limit
+from service.api.database import Reach, limits
 from service.domain.events import TenantId
 from service.store import event_store
 from service.store.chain import SALT_BYTES
 from service.store.codec import encode, to_json_text
-from service.store.connection import SERVICE_ROLE, make_engine
+from service.store.connection import BEGIN_WITH, SERVICE_ROLE, make_engine
 from stack.postgres import EmbeddedPostgres
 
 TENANT = TenantId("acme")
@@ -90,12 +90,11 @@ def service_engine(server: EmbeddedPostgres) -> Engine:
 
 
 def write_ours(engine: Engine, stream: str, turns: Sequence[Turn], took: list[float]) -> None:
-    version = 0
+    version, own = 0, engine.execution_options(**{BEGIN_WITH: limits(Reach(tenant=TENANT))})
     for turn in turns:
         started = time.perf_counter()
         for events in (turn.accepted, turn.completed):
-            with engine.begin() as conn:
-                limit(conn, Reach(tenant=TENANT))
+            with own.begin() as conn:
                 version = event_store.append(
                     conn,
                     tenant=TENANT,

@@ -10,13 +10,14 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from psycopg.errors import DeadlockDetected, SerializationFailure
+from psycopg.sql import Literal
 from sqlalchemy import Connection
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from service.domain.errors import VersionConflict
 from service.domain.events import TenantId
-from service.store.connection import AUDITOR_ROLE, FLEET_ROLE
+from service.store.connection import AUDITOR_ROLE, BEGIN_WITH, FLEET_ROLE
 
 Result = TypeVar("Result")
 
@@ -84,14 +85,11 @@ class Database:
     async def _run(
         self, transaction: Callable[[Connection], Result], reach: Reach, within_s: float
     ) -> Result:
-        def limited(conn: Connection) -> Result:
-            limit(conn, reach)
-            return transaction(conn)
-
         async with self._engine.connect() as connection:
             with _severed(connection, after_s=within_s):
+                await connection.execution_options(**{BEGIN_WITH: limits(reach)})
                 async with connection.begin():
-                    return await connection.run_sync(limited)
+                    return await connection.run_sync(transaction)
 
 
 @contextmanager
@@ -113,9 +111,16 @@ def _sever(driver: Any) -> None:
         wire.shutdown(socket.SHUT_RDWR)
 
 
-def limit(conn: Connection, reach: Reach) -> None:
-    """Until the transaction ends."""
+def limits(reach: Reach) -> tuple[str, ...]:
+    """Statements that hold a transaction to it until it ends."""
     if reach.role is not None:
-        conn.exec_driver_sql(f"SET LOCAL ROLE {reach.role}")
-    elif reach.tenant is not None:
-        conn.exec_driver_sql("SELECT set_config('app.tenant', %s, true)", (reach.tenant,))
+        return (f"SET LOCAL ROLE {reach.role}",)
+    if reach.tenant is not None:
+        return (f"SELECT set_config('app.tenant', {Literal(reach.tenant).as_string()}, true)",)
+    return ()
+
+
+def limit(conn: Connection, reach: Reach) -> None:
+    """Of a transaction that has begun already."""
+    for statement in limits(reach):
+        conn.exec_driver_sql(statement)

@@ -3,7 +3,7 @@
 from select import POLLIN, poll
 from typing import Any
 
-from sqlalchemy import URL, Engine, create_engine, event, make_url
+from sqlalchemy import URL, Connection, Engine, create_engine, event, make_url
 from sqlalchemy.engine.interfaces import DBAPIConnection
 from sqlalchemy.exc import ArgumentError, InvalidatePoolError
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
@@ -19,6 +19,9 @@ FLEET_ROLE = "everturn_fleet"
 
 AUDITOR_ROLE = "everturn_auditor"
 """Reads the audit views, and nothing else."""
+
+BEGIN_WITH = "begin_with"
+"""Option of a connection: statements, without parameters, that every transaction on it begins with."""
 
 CONNECT_TIMEOUT_S = 5
 HOST_SILENT_S = 10
@@ -42,6 +45,7 @@ def make_engine(
     """
     engine = create_engine(parse_url(url), **_options(parse_url(url), application_name, pool_size, role))
     _check_at_checkout(engine)
+    _begin_in_one_message(engine)
     return engine
 
 
@@ -53,6 +57,7 @@ def make_async_engine(
         parse_url(url), **_options(parse_url(url), application_name, pool_size, role)
     )
     _check_at_checkout(engine.sync_engine)
+    _begin_in_one_message(engine.sync_engine)
     return engine
 
 
@@ -109,6 +114,8 @@ def _options(url: URL, application_name: str, pool_size: int, role: str | None) 
             "keepalives_count": PROBES,
             "tcp_user_timeout": HOST_GONE_S * 1000,
             "options": startup_options(url, role),
+            # The driver would begin each transaction in a round trip of its own: see BEGIN_WITH.
+            "autocommit": True,
         },
     }
 
@@ -129,6 +136,18 @@ def _check_at_checkout(engine: Engine) -> None:
             raise InvalidatePoolError from error
 
     event.listen(engine, "checkout", check)
+
+
+def _begin_in_one_message(engine: Engine) -> None:
+    """BEGIN and what holds for the transaction are one round trip. A level of isolation that was asked for is the driver's to begin."""
+
+    def begin(conn: Connection) -> None:
+        options, driver = conn.get_execution_options(), conn.connection.dbapi_connection
+        ours = options.get("isolation_level") is None and driver is not None and driver.autocommit
+        if statements := [*(["BEGIN"] if ours else []), *options.get(BEGIN_WITH, ())]:
+            conn.exec_driver_sql("; ".join(statements))
+
+    event.listen(engine, "begin", begin)
 
 
 def _has_news(connection: Any) -> bool:

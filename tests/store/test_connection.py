@@ -4,11 +4,11 @@ from collections.abc import Iterator
 
 import pytest
 from psycopg.errors import QueryCanceled
-from sqlalchemy import Connection, Engine, text
+from sqlalchemy import Connection, Engine, event, text
 from sqlalchemy.exc import DBAPIError
 
 from service.domain.errors import InvalidInput
-from service.store.connection import make_async_engine, make_engine, parse_url
+from service.store.connection import BEGIN_WITH, make_async_engine, make_engine, parse_url
 from tests.store.histories import append, created
 
 LIMITS = {
@@ -105,6 +105,44 @@ def test_a_connection_with_news_that_still_serves_is_kept(own_engine: Engine, ow
     owner_conn.commit()
     with own_engine.connect() as conn:
         assert conn.execute(text("SELECT pg_backend_pid()")).scalar_one() == backend
+
+
+def test_a_transaction_begins_in_one_message_with_what_holds_for_it(own_engine: Engine) -> None:
+    sent: list[str] = []
+    event.listen(own_engine, "before_cursor_execute", lambda *told: sent.append(told[2]))
+    tenant = text("SELECT current_setting('app.tenant', true)")
+    limited = own_engine.execution_options(**{BEGIN_WITH: ("SELECT set_config('app.tenant', 'acme', true)",)})
+    with limited.begin() as conn:
+        assert conn.execute(tenant).scalar_one() == "acme"
+    with own_engine.begin() as conn:
+        assert conn.execute(tenant).scalar_one() in (None, "")
+    assert [one for one in sent if "BEGIN" in one] == [
+        "BEGIN; SELECT set_config('app.tenant', 'acme', true)",
+        "BEGIN",
+    ]
+
+
+def test_what_a_transaction_wrote_goes_with_it_unless_it_is_committed(own_engine: Engine) -> None:
+    """Although the driver is told to begin none."""
+    key = {"tenant": "acme", "stream": "conv_begun"}
+    query = text("SELECT count(*) FROM events WHERE tenant_id = :tenant AND stream = :stream")
+    with own_engine.connect() as conn:
+        append(conn, created(), stream=key["stream"])
+        assert conn.execute(query, key).scalar_one() == 1
+    with own_engine.connect() as conn:
+        assert conn.execute(query, key).scalar_one() == 0
+
+
+def test_a_snapshot_stays_one_and_so_does_what_holds_for_it(own_engine: Engine) -> None:
+    """The driver begins it; what the pool gives out next begins as ever."""
+    begun = {BEGIN_WITH: ("SELECT set_config('app.tenant', 'acme', true)",)}
+    for level, shown in (("REPEATABLE READ", "repeatable read"), (None, "read committed")):
+        options = begun if level is None else begun | {"isolation_level": level}
+        with own_engine.connect().execution_options(**options) as conn:
+            assert conn.execute(text("SHOW transaction_isolation")).scalar_one() == shown
+            assert conn.execute(text("SELECT current_setting('app.tenant')")).scalar_one() == "acme"
+            conn.rollback()
+            assert conn.execute(text("SELECT current_setting('app.tenant')")).scalar_one() == "acme"
 
 
 def test_a_statement_ends_by_its_limit(conn: Connection) -> None:
