@@ -10,6 +10,7 @@ from starlette.responses import JSONResponse
 
 from service import edit_flow
 from service.api.body import parse, read_object
+from service.api.items import parse_items
 from service.api.paging import Limit, check_query, page_of
 from service.api.response_object import conversation_object, item_object, list_object
 from service.api.schemas import (
@@ -17,7 +18,6 @@ from service.api.schemas import (
     ConversationUpdateBody,
     ForkBody,
     ItemsBody,
-    parse_messages,
     request_hash,
 )
 from service.api.wiring import Service, ServiceOf, Tenant, TenantOf
@@ -38,7 +38,7 @@ async def create(request: Request, service: ServiceOf, tenant: TenantOf) -> JSON
     """With an `Idempotency-Key`, once: repeated, it is answered with the conversation that is there."""
     document = await read_object(request, service.settings.max_body_bytes, tenant.limits)
     body = parse(ConversationBody, document)
-    messages = parse_messages(body.items or [], "items")
+    messages = parse_items(body.items or [], "items")
     policy = OnUpgrade(body.on_upgrade) if body.on_upgrade else None
     key = idempotency_key(request)
 
@@ -137,9 +137,9 @@ async def add_items(
 ) -> dict[str, Any]:
     check_query(request, "include")
     body = parse(ItemsBody, await read_object(request, service.settings.max_body_bytes, tenant.limits))
-    messages = parse_messages(body.items, "items")
+    brought = parse_items(body.items, "items")
     edit = _edit(request, service, tenant, conversation_id)
-    added = await service.database.run(lambda conn: edit_flow.add_items(conn, edit, messages, service.new_id))
+    added = await service.database.run(lambda conn: edit_flow.add_items(conn, edit, brought, service.new_id))
     return list_object(added, has_more=False)
 
 
