@@ -75,7 +75,7 @@ def test_an_aborted_attempt_is_never_accepted(stack: Stack) -> None:
     assert text_of(answer) == one.cold_text(one.prompts[0])
 
 
-def test_an_engine_killed_mid_stream_is_replaced_and_its_words_are_not_sent_twice(stack: Stack) -> None:
+def test_r6_an_engine_killed_mid_stream_is_replaced_and_its_words_are_not_sent_twice(stack: Stack) -> None:
     one = stack.start_engine("a", alias=True)
     one.faults.die_after = 3
     conversation = stack.conversation()

@@ -82,7 +82,7 @@ def test_a_rollout_under_live_turns_fails_none_and_mixes_no_revisions(stack: Sta
     assert found["troubles"] == CALM
 
 
-def test_rolled_back_in_between_conversations_use_the_kv_of_before(stack: Stack) -> None:
+def test_r7_rolled_back_in_between_conversations_use_the_kv_of_before(stack: Stack) -> None:
     """Case R7."""
     old, new = fleet_of_two(stack)
     chats = talked(stack, 8)
@@ -99,7 +99,7 @@ def test_rolled_back_in_between_conversations_use_the_kv_of_before(stack: Stack)
     assert look(stack, rollout)["state"] == "rolled_back"
 
 
-def test_a_turn_that_waits_for_a_rebuild_goes_back_when_its_rollout_does(stack: Stack) -> None:
+def test_r7_a_turn_that_waits_for_a_rebuild_goes_back_when_its_rollout_does(stack: Stack) -> None:
     """Case R7: what is superseded is not waited for."""
     old, new = fleet_of_two(stack)
     [chat] = talked(stack, 1)
@@ -118,7 +118,7 @@ def test_a_turn_that_waits_for_a_rebuild_goes_back_when_its_rollout_does(stack: 
     assert said_cold(stack, {old.revision: old}, chat)
 
 
-def test_a_rollout_without_overlap_waits_and_its_turns_too(stack: Stack) -> None:
+def test_r2_a_rollout_without_overlap_waits_and_its_turns_too(stack: Stack) -> None:
     """Case R2: stop, then start."""
     old, new = fleet_of_two(stack)
     [chat] = talked(stack, 1)

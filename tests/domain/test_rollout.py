@@ -20,6 +20,7 @@ from service.domain.rollout import (
     check,
     check_strategy,
     fold,
+    held_back,
     next_move,
     place_of,
     target_of,
@@ -257,6 +258,29 @@ def test_it_pauses_by_itself_and_says_which_number_passed_which_limit(
     assert paused == RolloutPaused(rollout=ID, by="everturn", reason=words)
 
 
+def test_a_canary_that_fails_on_the_target_pauses_it_unless_more_are_allowed() -> None:
+    facts = replace(CALM, troubles=Troubles(failed_canaries=1))
+    paused = next_move(rollout(TEN), facts)
+    assert isinstance(paused, RolloutPaused)
+    assert paused.reason == "1 failed canaries on the target, more than the limit of 0"
+    allowed = rollout(TEN, limits=replace(STRATEGY.limits, failed_canaries=1))
+    assert not isinstance(next_move(allowed, facts), RolloutPaused)
+
+
+@pytest.mark.parametrize(
+    ("most", "load", "held"), [(None, 99, False), (3, 3, False), (3, 4, True), (0, 1, True), (3, None, False)]
+)
+def test_it_warms_as_long_as_some_engine_runs_no_more_than_was_given(
+    most: int | None, load: int | None, held: bool
+) -> None:
+    at = rollout(WARMING, max_engine_load=most)
+    facts = replace(CALM, warming=5, least_load=load)
+    waiting = next_move(at, facts)
+    assert isinstance(waiting, Waiting)
+    assert ("held back" in waiting.reason) is held
+    assert (held_back(at, facts) is not None) is held
+
+
 @pytest.mark.parametrize(
     ("strategy", "found", "words"),
     [
@@ -296,7 +320,12 @@ def test_engines_drain_under_strict_conversations_only_where_that_was_asked_for(
         ({"warm": -1}, "warm"),
         ({"warm": 1_000_000}, "warm"),
         ({"warm_tokens_per_s": 0}, "warm_tokens_per_s"),
+        ({"max_engine_load": -1}, "max_engine_load"),
         ({"limits": Limits(refusals=-1, failed_attempts=0, failed_rebuilds=0)}, "limits"),
+        (
+            {"limits": Limits(refusals=0, failed_attempts=0, failed_rebuilds=0, failed_canaries=-1)},
+            "limits",
+        ),
     ],
 )
 def test_a_strategy_that_cannot_be_followed_is_refused_by_its_field(

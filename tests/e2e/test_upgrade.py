@@ -212,7 +212,7 @@ def test_a_stream_ends_with_what_the_record_holds(fleet: Fleet, alias: str, chat
     assert final["kv"]["source"] == "rebuilt"
 
 
-def test_rolling_back_uses_the_old_artifacts_again(fleet: Fleet, alias: str, chat: Chat) -> None:
+def test_r7_rolling_back_uses_the_old_artifacts_again(fleet: Fleet, alias: str, chat: Chat) -> None:
     fleet.point(alias, fleet.v13)
     chat.say(TURNS[2])
     fleet.point(alias, fleet.v12)

@@ -41,11 +41,17 @@ class Scene:
         *shift: Share,
         warm: int = 0,
         pace: int | None = None,
+        most_load: int | None = None,
         drain: Drain = Drain.UNPINNED,
         target: RevisionDigest | None = None,
     ) -> RolloutId:
         strategy = Strategy(
-            warm=warm, warm_tokens_per_s=pace, shift=shift or AT_ONCE, drain=drain, limits=LIMITS
+            warm=warm,
+            warm_tokens_per_s=pace,
+            max_engine_load=most_load,
+            shift=shift or AT_ONCE,
+            drain=drain,
+            limits=LIMITS,
         )
         wanted = rollout_command_flow.Wanted(
             alias="production", source=None, target=target or self.new, strategy=strategy, reason="better"

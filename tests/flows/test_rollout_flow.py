@@ -24,7 +24,18 @@ from service.domain.rollout_events import Drain, RolloutId, RolloutState, Share
 from service.store import artifacts, event_store, fleet, rebuilds, rollout_facts
 from service.store.rebuilds import RebuildState
 from service.turn_flow import NotPinned
-from tests.flows.fleet import ACME, NOW, Running, accept, add_engine, new_id, pin, plan, published
+from tests.flows.fleet import (
+    ACME,
+    NOW,
+    Running,
+    accept,
+    add_engine,
+    completed,
+    new_id,
+    pin,
+    plan,
+    published,
+)
 from tests.flows.rollouts import Scene, scene
 
 OLD, NEW = BootId("boot_a"), BootId("boot_b")
@@ -227,6 +238,40 @@ def test_warming_keeps_to_its_pace(at: Scene) -> None:
     assert len(at.step(rollout)) == 1, "its first may be longer than a second's tokens"
     assert at.step(rollout, later_s=30) == []
     assert len(at.step(rollout, later_s=100)) == 1
+
+
+def test_warming_is_held_back_while_the_target_s_engines_are_busy_and_says_so(at: Scene) -> None:
+    for _ in range(2):
+        at.chat()
+    rollout_flow.move_alias(at.conn, alias="nightly", revision=at.new, on_upgrade=None, by="ada", now=NOW)
+    turn = accept(at.conn, alias="nightly")
+    running = pin(at.conn, Running(conversation=turn.conversation, turn=turn.turn))
+    held = at.start(warm=2, most_load=0)
+    at.step(held)
+    assert at.step(held) == []
+    assert at.at(held).waiting == (
+        "2 conversations are still to be warmed; held back: "
+        f"the least loaded engine of {at.new} runs 1 attempts, more than 0"
+    )
+    turn_flow.complete_turn(
+        at.conn,
+        tenant=ACME,
+        conversation=turn.conversation,
+        refusal=None,
+        completed=completed(running),
+        now=NOW,
+    )
+    assert len(at.step(held)) == 2
+
+
+def test_warming_goes_on_up_to_the_load_that_was_given(at: Scene) -> None:
+    at.chat()
+    rollout_flow.move_alias(at.conn, alias="nightly", revision=at.new, on_upgrade=None, by="ada", now=NOW)
+    turn = accept(at.conn, alias="nightly")
+    pin(at.conn, Running(conversation=turn.conversation, turn=turn.turn))
+    rollout = at.start(warm=1, most_load=1)
+    at.step(rollout)
+    assert len(at.step(rollout)) == 1
 
 
 def test_what_needs_no_warming_is_passed_over(at: Scene) -> None:
