@@ -97,11 +97,20 @@ class Replay:
         session = self._sessions[transaction.role]
         with session.transaction():
             for statement in transaction.statements:
-                parameters = renaming(statement.parameters, renamed)
-                done = session.execute(statement.sql, parameters)
+                done = _execute(session, statement.sql, renaming(statement.parameters, renamed))
                 assert statement.rows in (None, done.rowcount), (
                     f"{transaction.name}: {done.rowcount} rows, not {statement.rows}, of {statement.sql}"
                 )
+
+
+def _execute(
+    session: psycopg.Connection[TupleRow], sql: str, parameters: Parameters
+) -> psycopg.Cursor[TupleRow]:
+    if isinstance(parameters, list) and parameters and isinstance(parameters[0], Mapping | list):
+        cursor = session.cursor()
+        cursor.executemany(sql, parameters)
+        return cursor
+    return session.execute(sql, parameters)
 
 
 def _connect(url: str, role: str) -> psycopg.Connection[TupleRow]:
