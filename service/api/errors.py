@@ -12,6 +12,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import JSONResponse
 
+from service.api import request_id
 from service.api.rate_limit import refused_headers
 from service.domain.errors import (
     CanaryDiffers,
@@ -147,10 +148,12 @@ def failed_turn_response(code: str, message: str, turn: str) -> JSONResponse:
     return response
 
 
-async def on_error(_request: Request, error: Exception) -> JSONResponse:
+async def on_error(request: Request, error: Exception) -> JSONResponse:
     response = error_response(error)
+    response.headers[request_id.HEADER] = getattr(request.state, request_id.STATE, "")
     if response.status_code >= HTTPStatus.INTERNAL_SERVER_ERROR:
-        log.error("answered %d: %s", response.status_code, error, exc_info=error)
+        name = response.headers[request_id.HEADER]
+        log.error("request %s: answered %d: %s", name, response.status_code, error, exc_info=error)
     return response
 
 

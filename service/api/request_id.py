@@ -9,6 +9,8 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 log = getLogger(__name__)
 
 HEADER = "x-request-id"
+STATE = "request_id"
+"""Where a request keeps it, for what answers beyond this middleware: errors that nobody expected."""
 
 
 class RequestId:
@@ -21,6 +23,7 @@ class RequestId:
             await self._app(scope, receive, send)
             return
         request_id = self._new_id("req_")
+        scope.setdefault("state", {})[STATE] = request_id
 
         async def send_with_id(message: Message) -> None:
             if message["type"] == "http.response.start":

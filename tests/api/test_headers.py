@@ -6,6 +6,7 @@ from typing import Any, cast
 import httpx
 import pytest
 
+from service.store import fleet
 from tests.api.stack import Stack, eventually, sse
 
 REPEATED = {"x-stainless-retry-count": "1"}
@@ -91,6 +92,24 @@ def test_every_answer_has_a_number_of_its_own(shared_stack: Stack) -> None:
     numbers = {a.headers["x-request-id"] for a in answers}
     assert len(numbers) == 3
     assert all(n.startswith("req_") for n in numbers)
+
+
+def test_an_error_that_nobody_expected_has_its_number_in_the_answer_and_in_the_log(
+    shared_stack: Stack, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    stored = shared_stack.admin.get("/admin/rebuilds", params={"rollout": "\0"})
+    assert stored.status_code == 400
+    assert stored.headers["x-request-id"].startswith("req_")
+
+    def broken(_: object) -> None:
+        msg = "a fault of ours"
+        raise RuntimeError(msg)
+
+    monkeypatch.setattr(fleet, "list_aliases", broken)
+    ours = shared_stack.http.get("/v1/models")
+    assert ours.status_code == 500
+    assert ours.headers["x-request-id"].startswith("req_")
+    assert f"request {ours.headers['x-request-id']}: answered 500: a fault of ours" in caplog.text
 
 
 def test_what_is_ours_is_in_the_headers_too(shared_stack: Stack) -> None:

@@ -20,7 +20,7 @@ from tests.api.stack import Stack, running_stack
 from tests.api.test_openapi import closed
 from tests.conftest import copied
 
-EXAMPLES = 6
+EXAMPLES = 5
 SECONDS = 30
 MADE = document([route for module in ROUTED for route in module.router.routes])
 SCHEMA = schemathesis.openapi.from_dict(MADE | {"components": closed(MADE["components"])})
@@ -55,7 +55,7 @@ CLASHING = ("previous_response_id", "instructions", "revision")
 def stack(postgres_server: EmbeddedPostgres, template_database: str) -> Iterator[Stack]:
     with (
         copied(postgres_server, template_database) as url,
-        running_stack(url, turn_wait_s=0, shutdown_s=1) as running,
+        running_stack(url, turn_wait_s=0, shutdown_s=1, engine_lease_s=60) as running,
     ):
         running.start_engine("a", alias=True)
         yield running
