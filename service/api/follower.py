@@ -7,7 +7,6 @@ from time import monotonic
 from service.api.channel import TurnChannel, View
 from service.api.turn_job import STORAGE_TROUBLE, Failure, Tools
 from service.domain.cuts import Cuts, Retelling, item_of
-from service.domain.errors import NotFound
 from service.domain.events import TenantId, TurnId
 from service.store import turn_chunks
 from service.store.turn_chunks import Progress
@@ -51,8 +50,6 @@ class Follower:
         try:
             if await self._until_closed(tenant, turn, channel):
                 failure = None
-        except STORAGE_TROUBLE as error:
-            log.warning("turn %s cannot be followed: %s", turn, error)
         finally:
             channel.end(failure)
 
@@ -63,29 +60,32 @@ class Follower:
         while True:
             since = 0 if retelling is None else retelling.next
             seen = await self._look(tenant, turn, since)
-            if seen.closed:
-                return True
-            if retelling is None:
-                retelling = Retelling(channel, direct=not seen.background)
-                channel.cuts = Cuts() if seen.streamed else None
-            retelling.tell(seen.chunks)
-            channel.note(_note(seen, channel))
             now = monotonic()
-            if retelling.next > since or seen.waits:
-                moved_s = now
+            if seen is not None:
+                if seen.closed:
+                    return True
+                if retelling is None:
+                    retelling = Retelling(channel, direct=not seen.background)
+                    channel.cuts = Cuts() if seen.streamed else None
+                retelling.tell(seen.chunks)
+                channel.note(_note(seen, channel))
+                if retelling.next > since or seen.waits:
+                    moved_s = now
             if channel.readers:
                 read_s = now
             if now - moved_s > self._patience_s or now - read_s > UNREAD_S:
                 return False
             await asyncio.sleep(LOOK_EVERY_S)
 
-    async def _look(self, tenant: TenantId, turn: TurnId, since: int) -> Progress:
-        seen = await self._database.run(
-            lambda conn: turn_chunks.progress(conn, tenant=tenant, turn=turn, since=since)
-        )
-        if seen is None:
-            raise NotFound("response", turn)
-        return seen
+    async def _look(self, tenant: TenantId, turn: TurnId, since: int) -> Progress | None:
+        """None where the database cannot say."""
+        try:
+            return await self._database.run(
+                lambda conn: turn_chunks.progress(conn, tenant=tenant, turn=turn, since=since)
+            )
+        except STORAGE_TROUBLE as error:
+            log.warning("turn %s cannot be followed now: %s", turn, error)
+            return None
 
 
 def _note(seen: Progress, channel: TurnChannel) -> str:

@@ -45,6 +45,22 @@ def test_a_killed_database_session_is_not_noticed_by_clients(stack: Stack) -> No
     assert stack.ask("hello again")["status"] == "completed"
 
 
+def test_metrics_show_turns_that_wait_for_workers_and_those_that_were_recovered(stack: Stack) -> None:
+    stack.start_engine("a", alias=True)
+    stack.turn_bell.unheard = True
+    stack.post(input="hello", background=True)
+    with stack.owner.begin() as conn:
+        conn.execute(text("UPDATE turns SET opened_at = opened_at - interval '1 min'"))
+    lines = stack.http.get("/metrics").text.splitlines()
+    assert 'everturn_turn_queue_depth{kind="background",state="queued"} 1.0' in lines
+    [oldest] = [line for line in lines if line.startswith("everturn_turn_queue_oldest_seconds{")]
+    assert 60 <= float(oldest.split()[-1]) < 120
+    assert "everturn_turns_recovered 0.0" in lines
+    with stack.owner.begin() as conn:
+        conn.execute(text("UPDATE turns SET recovered_at = opened_at"))
+    assert "everturn_turns_recovered 1.0" in stack.http.get("/metrics").text.splitlines()
+
+
 def test_metrics_count_turns_by_plan_and_refusals_by_reason(stack: Stack) -> None:
     stack.start_engine("a", alias=True)
     conversation = stack.conversation()

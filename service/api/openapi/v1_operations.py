@@ -16,6 +16,8 @@ from service.api.schemas import (
     Policy,
     ResponseBody,
 )
+from service.api.terms import LONGEST_DEADLINE_S
+from service.domain.events import OnDisconnect
 
 DIGEST: Json = {"type": "string", "pattern": "^rev_[0-9a-f]{64}$"}
 IF_MATCH: Json = {
@@ -45,6 +47,17 @@ OF_TURNS: Json = (
     | {
         "x-everturn-on-upgrade": {"type": "string", "enum": list(get_args(Policy))},
         "x-everturn-revision": DIGEST | {"description": "The only revision that may answer."},
+        "x-everturn-on-disconnect": {
+            "type": "string",
+            "enum": [choice.value for choice in OnDisconnect],
+            "description": "What becomes of the turn when nobody reads it any more.",
+        },
+        "x-everturn-deadline-s": {
+            "type": "number",
+            "exclusiveMinimum": 0,
+            "maximum": LONGEST_DEADLINE_S,
+            "description": "Seconds in which it has to be answered; then it fails.",
+        },
     }
 )
 OF_STREAMS: Json = {
