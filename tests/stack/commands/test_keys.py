@@ -53,7 +53,7 @@ def test_a_rotated_key_is_replaced(run: Run, engine: Engine) -> None:
 
 def test_a_mistake_is_one_line_that_says_what_to_do(run: Run) -> None:
     assert run("keys", "create", "operator", "--tenant", "acme", status=1) == [
-        "everturn: A key of scope 'tenant' needs a tenant, one of scope 'operator' or 'auditor' has none."
+        "everturn: A key of scope 'tenant' needs a tenant, one of another scope has none."
     ]
     assert run("keys", "revoke", "key_x", status=1) == ["everturn: No key with id 'key_x'."]
     assert run("tenants", "limit", "nobody", "--items", "3", status=1) == [

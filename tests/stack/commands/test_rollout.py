@@ -39,6 +39,7 @@ def test_it_is_started_with_every_choice_watched_and_shown(
     new = stack.start_engine("b")
     begun = ["start", "production", new.revision, "--warm", "3", "--tokens-per-s", "500"]
     begun += ["--shift", "50,100", "--hold", "1,0", "--drain", "never", "--max-refusals", "2"]
+    begun += ["--max-engine-load", "7", "--max-failed-canaries", "1"]
     assert rollout(*begun, "--reason", "better", "--by", "ada") == 0
     [name] = printed(capsys)
     strategy = stack.admin.get(f"/admin/rollouts/{name}").json()["strategy"]
@@ -47,7 +48,8 @@ def test_it_is_started_with_every_choice_watched_and_shown(
         "warm_tokens_per_s": 500,
         "shift": [{"percent": 50, "hold_s": 1}, {"percent": 100, "hold_s": 0}],
         "drain": "never",
-        "limits": {"refusals": 2, "failed_attempts": 5, "failed_rebuilds": 5},
+        "limits": {"refusals": 2, "failed_attempts": 5, "failed_rebuilds": 5, "failed_canaries": 1},
+        "max_engine_load": 7,
     }
     with beating(stack):
         assert rollout("watch", name) == 0
@@ -57,7 +59,7 @@ def test_it_is_started_with_every_choice_watched_and_shown(
     assert rollout("show", name) == 0
     shown = "\n".join(printed(capsys))
     assert f"to   {new.revision}" in shown
-    assert "troubles: refusals 0, failed_attempts 0, failed_rebuilds 0" in shown
+    assert "troubles: refusals 0, failed_attempts 0, failed_rebuilds 0, failed_canaries 0" in shown
     assert rollout("ls", "--alias", "production") == 0
     assert printed(capsys)[0].startswith(f"{name}  production  20")
 
