@@ -18,6 +18,7 @@ from service.api.schemas import (
     ConversationUpdateBody,
     ForkBody,
     ItemsBody,
+    named_conversation,
     request_hash,
 )
 from service.api.wiring import Service, ServiceOf, Tenant, TenantOf
@@ -85,7 +86,7 @@ async def create(request: Request, service: ServiceOf, tenant: TenantOf) -> JSON
 
 @router.get("/{conversation_id}")
 async def read(conversation_id: str, service: ServiceOf, tenant: TenantOf) -> JSONResponse:
-    return await _read(service, tenant, ConversationId(conversation_id))
+    return await _read(service, tenant, named_conversation(conversation_id))
 
 
 @router.post("/{conversation_id}")
@@ -122,7 +123,7 @@ async def items(
 ) -> dict[str, Any]:
     check_query(request, "limit", "order", "after", "include")
     stored = await service.database.run(
-        lambda conn: find_conversation(conn, tenant.id, ConversationId(conversation_id))
+        lambda conn: find_conversation(conn, tenant.id, named_conversation(conversation_id))
     )
     page, has_more = page_of(stored.state.items, limit=limit, order=order, after=after)
     return list_object(page, has_more=has_more)
@@ -153,7 +154,7 @@ async def read_item(
 ) -> dict[str, Any]:
     check_query(request, "include")
     stored = await service.database.run(
-        lambda conn: find_conversation(conn, tenant.id, ConversationId(conversation_id))
+        lambda conn: find_conversation(conn, tenant.id, named_conversation(conversation_id))
     )
     return item_object(decide.find_item(stored.state, ItemId(item_id)))
 
@@ -204,7 +205,7 @@ def _fork_point(body: ForkBody) -> ForkPoint:
 def _edit(request: Request, service: Service, tenant: Tenant, conversation: str) -> Edit:
     return Edit(
         tenant=tenant.id,
-        conversation=ConversationId(conversation),
+        conversation=named_conversation(conversation),
         head=if_match(request),
         now=service.clock(),
         limits=tenant.limits,

@@ -11,7 +11,7 @@ from service.api.items import parse_items
 from service.api.wants import parse_wants
 from service.domain import canonical
 from service.domain.errors import InvalidInput
-from service.domain.events import Role
+from service.domain.events import ConversationId, Role
 from service.domain.new_items import NewItem, NewMessage, NewOutput, Wants
 
 Metadata = Annotated[
@@ -120,13 +120,22 @@ class ResponseBody(StrictBody):
     @property
     def conversation_id(self) -> str | None:
         """Raises: InvalidInput: neither an id nor an object that has one."""
-        if self.conversation is None or isinstance(self.conversation, str):
-            return self.conversation
+        if self.conversation is None:
+            return None
+        if isinstance(self.conversation, str):
+            return named_conversation(self.conversation, "conversation")
         if not isinstance(self.conversation, dict) or not isinstance(self.conversation.get("id"), str):
             raise InvalidInput(
                 "'conversation' must be a conversation's id, or an object with its 'id'.", "conversation"
             )
-        return parse(ConversationReference, self.conversation).id
+        return named_conversation(parse(ConversationReference, self.conversation).id, "conversation.id")
+
+
+def named_conversation(text: str, param: str = "conversation_id") -> ConversationId:
+    """Raises: InvalidInput: it can be no conversation's id."""
+    if not text.startswith("conv_"):
+        raise InvalidInput(f"Invalid '{param}': '{text}'. A conversation's id begins with 'conv_'.", param)
+    return ConversationId(text)
 
 
 def parse_response_body(document: Mapping[str, Any]) -> ResponseBody:

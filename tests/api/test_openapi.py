@@ -99,7 +99,7 @@ def test_no_field_is_answered_that_is_not_described(shared_stack: Stack) -> None
     check("InputTokens", http.post("/v1/responses/input_tokens", json={"input": "hello"}).json())
     chat = {"model": "production", "messages": [{"role": "user", "content": "hello"}]}
     check("ChatCompletion", http.post("/v1/chat/completions", json=chat).json())
-    check("ErrorAnswer", http.get("/v1/conversations/none").json())
+    check("ErrorAnswer", http.get("/v1/conversations/conv_none").json())
 
 
 def test_no_event_of_a_stream_is_sent_that_is_not_described(shared_stack: Stack) -> None:

@@ -12,6 +12,7 @@ import schemathesis
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 from schemathesis import Case, GenerationMode, checks
+from schemathesis.core.result import Ok
 
 from service.api.app import ROUTED
 from service.api.openapi.document import document
@@ -24,7 +25,9 @@ EXAMPLES = 5
 SECONDS = 30
 MADE = document([route for module in ROUTED for route in module.router.routes])
 SCHEMA = schemathesis.openapi.from_dict(MADE | {"components": closed(MADE["components"])})
-OPERATIONS = {one.ok().label: one.ok() for one in SCHEMA.get_all_operations()}
+OPERATIONS = {
+    one.label: one for found in SCHEMA.get_all_operations() if isinstance(found, Ok) for one in (found.ok(),)
+}
 STRICT = [
     label
     for label, one in OPERATIONS.items()
@@ -94,7 +97,7 @@ def test_what_the_document_allows_is_answered_as_it_says(stack: Stack, known: Kn
 
     @bounded
     @given(case=OPERATIONS[label].as_strategy(GenerationMode.POSITIVE), there=st.booleans())
-    def ask(case: Case, there: bool) -> None:
+    def ask(case: "Case[Any]", there: bool) -> None:
         if there:
             about(case, known)
         send(stack, session, case, ALWAYS)
@@ -110,14 +113,14 @@ def test_what_the_document_forbids_is_refused_as_it_says(stack: Stack, label: st
 
     @bounded
     @given(case=operation.as_strategy(GenerationMode.NEGATIVE))
-    def ask(case: Case) -> None:
+    def ask(case: "Case[Any]") -> None:
         send(stack, session, case, [*ALWAYS, checks.negative_data_rejection])
 
     ask()
     session.close()
 
 
-def about(case: Case, known: Known) -> None:
+def about(case: "Case[Any]", known: Known) -> None:
     """In the place of ids that were made up, those of things that are there, and none that contradict them."""
     for place in (case.path_parameters, case.query, case.body):
         if isinstance(place, dict):
@@ -127,7 +130,7 @@ def about(case: Case, known: Known) -> None:
             case.body.pop(name, None)
 
 
-def send(stack: Stack, session: requests.Session, case: Case, held: list[Callable[..., Any]]) -> None:
+def send(stack: Stack, session: requests.Session, case: "Case[Any]", held: list[Callable[..., Any]]) -> None:
     scopes = [scope for one in case.operation.definition.raw.get("security", ()) for scope in one]
     key = stack.secrets.tenant if "tenantKey" in scopes else stack.secrets.operator
     headers = {"authorization": f"Bearer {key}"} if scopes else {}
