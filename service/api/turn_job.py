@@ -62,6 +62,8 @@ class Job:
     terms: Terms = USUAL
     left_s: float | None = None
     """Until its deadline, when it was started here."""
+    followed: bool = True
+    """To its end, also once it is another's: somebody may be reading it here. A worker that waited for that would be missing where it waits."""
     avoid: dict[BootId, float] = field(default_factory=dict)
     """Engines that failed this turn, and until when they are left alone."""
     plan: str = "none"
