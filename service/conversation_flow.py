@@ -113,7 +113,7 @@ def accept_turn(
     conn: Connection, request: TurnRequest, *, owner: str, lease_s: float, now: datetime, new_id: NewId
 ) -> Accepted:
     """Raises:
-    InvalidInput: the alias, the previous response, the instructions, the idempotency key, or a limit of the tenant.
+    InvalidInput: the alias, the previous response, the idempotency key, or a limit of the tenant.
     NotFound: the conversation or the previous response.
     ConversationLocked: another turn is open on it.
     VersionConflict: another writer was quicker; ask again.

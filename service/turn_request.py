@@ -12,6 +12,7 @@ from service.domain.events import (
     USUAL,
     ConversationId,
     ItemAccepted,
+    ItemId,
     OnUpgrade,
     Role,
     Sampling,
@@ -88,20 +89,13 @@ def begin_turn(conn: Connection, request: TurnRequest, state: Standing, new_id: 
     """Nothing is recorded yet.
 
     Raises:
-        InvalidInput: the alias, the revision, the instructions, or a function call without its output.
+        InvalidInput: the alias, the revision, or a function call without its output.
     """
     alias = known_alias(conn, request.alias or state.alias, "model")
-    if request.instructions is not None and items_of(conn, state):
-        raise InvalidInput(
-            "'instructions' can only be given with the first items of a conversation: later ones would change "
-            "what its earlier turns were answered under. Send a system message in 'input' instead.",
-            "instructions",
-            "unsupported_parameter",
-        )
-    given = () if request.instructions is None else (NewMessage(role=Role.SYSTEM, text=request.instructions),)
-    items = tuple(accept_item(new, new_id) for new in (*given, *request.messages))
+    told = _instructions(conn, request, state)
+    items = tuple(accept_item(new, new_id) for new in (*told.opening, *request.messages))
     if has_calls(state, request):
-        _check_calls(conn, state, items[len(given) :])
+        _check_calls(conn, state, items[len(told.opening) :])
     policy, level = resolve_policy(
         turn=request.on_upgrade,
         conversation=state.on_upgrade,
@@ -116,22 +110,44 @@ def begin_turn(conn: Connection, request: TurnRequest, state: Standing, new_id: 
         policy_level=level,
         sampling=request.sampling,
         metadata=dict(request.metadata),
-        instructions=items[0].item if given else None,
+        instructions=items[0].item if told.opening else told.known,
         revision=_known_revision(conn, request.revision),
         truncate=request.truncate,
         terms=None if request.terms == USUAL else request.terms,
     )
-    return Beginning(items=items, started=started, asked=_asked(started.turn, request.wants))
+    return Beginning(items=items, started=started, asked=_asked(started.turn, request.wants, told.own))
 
 
-def _asked(turn: TurnId, wants: Wants) -> TurnAsked | None:
-    if wants == NOTHING_WANTED:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Instructions:
+    """They open a conversation; later ones are for their turn alone, unless they are what it was opened with."""
+
+    opening: tuple[NewMessage, ...] = ()
+    known: ItemId | None = None
+    own: str = ""
+
+
+def _instructions(conn: Connection, request: TurnRequest, state: Standing) -> _Instructions:
+    text = request.instructions
+    if text is None:
+        return _Instructions()
+    there = items_of(conn, state)
+    if not there:
+        return _Instructions(opening=(NewMessage(role=Role.SYSTEM, text=text),))
+    if there[0].role is Role.SYSTEM and there[0].text == text:
+        return _Instructions(known=there[0].id)
+    return _Instructions(own=text)
+
+
+def _asked(turn: TurnId, wants: Wants, instructions: str) -> TurnAsked | None:
+    if wants == NOTHING_WANTED and not instructions:
         return None
     return TurnAsked(
         turn=turn,
         tools=wants.tools,
         tool_choice=wants.tool_choice,
         text_format=wants.text_format,
+        instructions=instructions,
         parallel_tool_calls=wants.parallel_tool_calls,
     )
 

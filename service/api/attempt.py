@@ -24,9 +24,8 @@ from service.domain.events import (
     TurnScored,
 )
 from service.domain.evidence import Evidence, KvRequest
-from service.domain.items import frame_of
 from service.domain.plan import Engine
-from service.domain.transcript import Transcript
+from service.domain.transcript import Transcript, frame_of
 from service.domain.turn import Turn
 from service.engine import client
 from service.engine.protocol import Carried, GenerateSpec, cache_salt
@@ -177,7 +176,7 @@ async def run_attempt(
         loaded=evidence.loaded,
         published=evidence.published.artifact if evidence.published else None,
         dropped_items=prompt.dropped,
-        frame=None if attempt.transcript.asked is None else frame_of(attempt.transcript.asked.tools),
+        frame=frame_of(attempt.transcript.asked),
     )
     return Answer(
         completed=completed,

@@ -9,9 +9,9 @@ import httpx
 from service.domain.conversation import Item
 from service.domain.errors import InvalidInput
 from service.domain.events import ItemId, Role, TurnId, TurnStarted
-from service.domain.items import ItemKind, frame_of
+from service.domain.items import ItemKind
 from service.domain.plan import Engine
-from service.domain.transcript import Transcript
+from service.domain.transcript import Transcript, frame_of
 from service.engine import client
 from service.engine.protocol import PLAIN, Carried, Form, Rendered, RenderMode
 
@@ -35,9 +35,9 @@ NOTHING = Prompt(token_ids=(), extends=None, delta=())
 
 
 def carried_window(transcript: Transcript) -> Carried | None:
-    """None where there is no window to extend, or not under the tools that this turn has."""
-    window, asked = transcript.window, transcript.asked
-    if not window or transcript.frame != frame_of(asked.tools if asked else ""):
+    """None where there is no window to extend, or not under the tools and instructions that this turn has."""
+    window = transcript.window
+    if not window or transcript.frame != frame_of(transcript.asked):
         return None
     last = transcript.items[transcript.covered - 1]
     whole = last.kind is ItemKind.MESSAGE and last.text == transcript.answer

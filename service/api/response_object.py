@@ -1,14 +1,23 @@
 """OpenAI's objects, built from what is stored: the same for the first answer and for every later reading."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 from service.api.output_items import call_object, call_output_object, reasoning_object
 from service.conversation_flow import CANCELLED, DISCONNECTED, StoredConversation, StoredTurn
 from service.domain.conversation import Item, answer_items
-from service.domain.events import KvSource, Role, TurnAsked, TurnCompleted, TurnId, TurnParsed, TurnScored
+from service.domain.events import (
+    ItemId,
+    KvSource,
+    Role,
+    TurnAsked,
+    TurnCompleted,
+    TurnId,
+    TurnParsed,
+    TurnScored,
+)
 from service.domain.items import ItemKind
 from service.domain.turn import Turn, TurnState
 
@@ -143,7 +152,7 @@ def response_object(stored: StoredTurn) -> dict[str, Any]:
         "background": in_background(turn),
         "error": _error(turn),
         "incomplete_details": {"reason": "max_output_tokens"} if status == "incomplete" else None,
-        "instructions": texts[started.instructions] if started.instructions else None,
+        "instructions": _instructions(turn, texts),
         "max_output_tokens": started.sampling.max_output_tokens,
         "model": started.alias,
         "output": _output(turn, completed, status) if completed else [],
@@ -162,6 +171,12 @@ def response_object(stored: StoredTurn) -> dict[str, Any]:
         "metadata": dict(started.metadata),
         **_provenance(stored),
     }
+
+
+def _instructions(turn: Turn, texts: Mapping[ItemId, str]) -> str | None:
+    if turn.started.instructions is not None:
+        return texts[turn.started.instructions]
+    return (turn.asked.instructions or None) if turn.asked else None
 
 
 def _error(turn: Turn) -> dict[str, str] | None:

@@ -211,7 +211,7 @@ class TurnStarted:
     sampling: Sampling
     metadata: Mapping[str, str] = field(default_factory=dict)
     instructions: ItemId | None = None
-    """The system message among `items` that the caller gave as instructions."""
+    """The system message that the caller gave as instructions: among `items`, or what the conversation opened with."""
     revision: RevisionDigest | None = None
     """The only one that may answer, where the client named one."""
     truncate: bool = False
@@ -222,13 +222,15 @@ class TurnStarted:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TurnAsked:
-    """What the request wants beside words; it holds for this turn alone. Each is JSON as the client sent it, or empty."""
+    """What the request wants beside words; it holds for this turn alone. The first three are JSON, or empty."""
 
     name: ClassVar = "turn.asked"
     turn: TurnId
     tools: str
     tool_choice: str
     text_format: str
+    instructions: str = ""
+    """A system message before all items, where it is not one of them."""
     parallel_tool_calls: bool = True
 
 
@@ -356,7 +358,7 @@ class TurnCompleted:
     dropped_items: int = 0
     """The oldest that were left out of this window, so that it fits the model's context."""
     frame: str | None = None
-    """Digest of the tools that stand in the window; None without any."""
+    """Digest of the tools and instructions that stand in the window beside its items; None without any."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

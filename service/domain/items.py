@@ -28,6 +28,8 @@ class Part:
     """That is called."""
 
 
-def frame_of(tools: str) -> str | None:
-    """Digest of what stands in a prompt besides the items: only under the same one does a window begin the next prompt."""
-    return sha256(tools.encode("utf-8", "surrogatepass")).hexdigest() if tools else None
+def frame_digest(tools: str, instructions: str) -> str | None:
+    """Of what stands in a prompt beside its items: only under the same one does a window begin the next prompt."""
+    if not tools and not instructions:
+        return None
+    return sha256(f"{len(tools)} {tools}{instructions}".encode("utf-8", "surrogatepass")).hexdigest()

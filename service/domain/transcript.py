@@ -21,6 +21,7 @@ from service.domain.events import (
     TurnParsed,
     TurnStarted,
 )
+from service.domain.items import frame_digest
 
 TOLD = (
     MessageAccepted,
@@ -64,6 +65,11 @@ class Transcript:
             frame=last.frame if last else None,
             asked=running.asked if running else None,
         )
+
+
+def frame_of(asked: TurnAsked | None) -> str | None:
+    """Of a prompt for what was asked."""
+    return None if asked is None else frame_digest(asked.tools, asked.instructions)
 
 
 def transcribe(events: Iterable[ConversationEvent]) -> Transcript:

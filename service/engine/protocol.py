@@ -11,7 +11,7 @@ from typing import Any
 from service.domain.artifact import BootId
 from service.domain.conversation import Item
 from service.domain.errors import EngineFailed, EverturnError, InvalidInput, RevisionMismatch
-from service.domain.events import Candidate, Sampling, TenantId, TokenLogprob, TurnAsked
+from service.domain.events import Candidate, Role, Sampling, TenantId, TokenLogprob, TurnAsked
 from service.domain.evidence import BOOT_HEADER, REVISION_HEADER, Evidence, KvRequest
 from service.domain.plan import Engine
 from service.domain.revision import RevisionDigest
@@ -196,6 +196,11 @@ def build_render(
     asked: TurnAsked | None = None,
 ) -> dict[str, Any]:
     messages, covered = as_messages(items, carried.items if carried else 0)
+    if asked is not None and asked.instructions:
+        messages, covered = (
+            [{"role": Role.SYSTEM.value, "content": asked.instructions}, *messages],
+            covered + 1,
+        )
     window = None
     if carried is not None:
         answer = {} if carried.answer is None else {"answer": carried.answer}

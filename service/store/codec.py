@@ -46,11 +46,13 @@ class EventRow:
 def encode(event: Event) -> EventRow:
     """Raises: InvalidInput for a number that no row can hold."""
     apart = {TEXT_FIELDS.get(event.name), METADATA if event.name in WITH_METADATA else None}
-    payload = to_document(event, without={*apart, *TOKEN_FIELDS, *ASKED_FIELDS, SCORES})
+    payload = to_document(event, without={*apart, *TOKEN_FIELDS, SCORES})
     tokens = None
     if isinstance(event, TurnCompleted):
         tokens = _packed((*event.prompt_delta, *event.output))
         payload |= {field: len(getattr(event, field)) for field in TOKEN_FIELDS}
+    if isinstance(event, TurnAsked):
+        payload = to_document(event, without=ASKED_FIELDS)
     if isinstance(event, TurnParsed):
         payload["parts"] = [to_document(part, without={"text"}) for part in event.parts]
     if isinstance(event, TurnStreamed):
@@ -238,7 +240,7 @@ WITH_METADATA = frozenset({ConversationCreated.name, ConversationUpdated.name, T
 """Events with a client's own names and values, which may be a person's: content too, as JSON, and none where empty.
 Their first schema had them in the payload."""
 
-ASKED_FIELDS = ("tools", "tool_choice", "text_format")
+ASKED_FIELDS = ("tools", "tool_choice", "text_format", "instructions")
 """Of `turn.asked`: a client's own words too, as JSON."""
 
 TOKEN_FIELDS = ("prompt_delta", "output")

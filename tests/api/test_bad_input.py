@@ -162,13 +162,6 @@ def test_an_unknown_previous_response_is_named(shared_stack: Stack) -> None:
     assert error["param"] == "previous_response_id"
 
 
-def test_instructions_after_the_first_turn_are_refused(shared_stack: Stack) -> None:
-    conversation = shared_stack.conversation()
-    shared_stack.ask("one", conversation=conversation, instructions="be brief")
-    error = error_of(shared_stack.post(input="two", conversation=conversation, instructions="be long"), 400)
-    assert error["param"] == "instructions"
-
-
 def test_an_unknown_url_and_a_wrong_method_are_told_apart(shared_stack: Stack) -> None:
     assert error_of(shared_stack.http.get("/v1/nothing"), 404)["code"] == "unknown_url"
     answer = shared_stack.http.delete("/v1/responses")

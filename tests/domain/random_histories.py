@@ -121,7 +121,11 @@ class Teller:
         )
         self.add(*messages, started)
         if self.choose((True, False, False)):
-            self.add(TurnAsked(turn=started.turn, tools="[1]", tool_choice='"auto"', text_format=""))
+            self.add(
+                TurnAsked(
+                    turn=started.turn, tools="[1]", tool_choice='"auto"', text_format="", instructions="hm"
+                )
+            )
 
     def pin(self, turn: Turn) -> None:
         self.add(

@@ -22,8 +22,8 @@ from service.domain.events import (
     TurnParsed,
 )
 from service.domain.head import head_of
-from service.domain.items import CallId, ItemKind, Part, frame_of
-from service.domain.transcript import Transcript
+from service.domain.items import CallId, ItemKind, Part
+from service.domain.transcript import Transcript, frame_of
 from service.domain.turn import check
 from tests.domain.histories import (
     TURN,
@@ -52,7 +52,7 @@ def parsed(*parts: Part, attempt: int = 1) -> TurnParsed:
 
 def called(*after: ConversationEvent) -> list[ConversationEvent]:
     """A turn that answered with reasoning and a call, and what came after it."""
-    answer = completed(text="<think>hm</think>f()", frame=frame_of(TOOLS))
+    answer = completed(text="<think>hm</think>f()", frame=frame_of(ASKED))
     return [created(), message(), started(), ASKED, pinned(), parsed(THOUGHT, CALL), answer, *after]
 
 
@@ -88,7 +88,7 @@ def test_an_answer_that_was_taken_apart_is_the_items_that_it_was_taken_apart_to(
 
 def test_a_transcript_has_what_the_model_wrote_and_under_which_tools() -> None:
     transcript = Transcript.of(folded(called()))
-    assert (transcript.answer, transcript.frame) == ("<think>hm</think>f()", frame_of(TOOLS))
+    assert (transcript.answer, transcript.frame) == ("<think>hm</think>f()", frame_of(ASKED))
     assert transcript.asked is None
     second = TurnId("resp_2")
     asked = replace(ASKED, turn=second)
@@ -96,9 +96,17 @@ def test_a_transcript_has_what_the_model_wrote_and_under_which_tools() -> None:
     assert Transcript.of(running).asked == asked
 
 
-def test_the_frame_is_another_with_any_other_tool() -> None:
-    assert frame_of("") is None
-    assert frame_of(TOOLS) != frame_of(TOOLS.replace('"f"', '"g"'))
+def test_the_frame_is_another_with_any_other_tool_or_instructions() -> None:
+    assert frame_of(None) is None
+    assert frame_of(replace(ASKED, tools="")) is None
+    others = (
+        replace(ASKED, tools=TOOLS.replace('"f"', '"g"')),
+        replace(ASKED, instructions="be brief"),
+        replace(ASKED, tools=TOOLS + "be brief"),
+        replace(ASKED, tools="", instructions=TOOLS),
+    )
+    assert len({frame_of(asked) for asked in (ASKED, *others)}) == 5
+    assert frame_of(replace(ASKED, tool_choice='"none"')) == frame_of(ASKED)
 
 
 def test_what_clients_bring_becomes_items_of_their_kinds() -> None:

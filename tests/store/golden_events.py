@@ -185,6 +185,7 @@ GOLDEN: dict[str, Event] = {
             tools='[{"type":"function","name":"get_weather","parameters":{"type":"object"}}]',
             tool_choice='"auto"',
             text_format="",
+            instructions="be brief \x00",
             parallel_tool_calls=False,
         ),
         TurnParsed(
