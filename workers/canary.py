@@ -7,8 +7,8 @@ import httpx
 
 from service.domain.canary import MESSAGES, TOKENS, Generation
 from service.domain.errors import EngineFailed, Unavailable
-from service.engine.protocol import GENERATE_PATH, RENDER_PATH
 
+RENDER_PATH, GENERATE_PATH = "/everturn/render", "/inference/v1/generate"
 TIMEOUT_S = 120.0
 """The first request may compile."""
 

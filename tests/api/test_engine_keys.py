@@ -6,9 +6,11 @@ import httpx
 import pytest
 
 from service.domain.errors import InvalidInput
+from service.domain.events import TurnCompleted
 from service.settings import read_settings
-from tests.api.stack import Stack
+from tests.api.stack import Stack, running_stack
 from tests.api.test_admin import ADDRESS, BOOT, engine_body
+from tests.engines.simulated import SimulatedEngine
 
 
 def engine_key(stack: Stack) -> tuple[str, httpx.Client]:
@@ -76,6 +78,22 @@ def test_a_key_that_came_in_its_place_speaks_for_its_engines(stack: Stack) -> No
 def test_an_unknown_boot_is_said_to_be_unknown(shared_stack: Stack) -> None:
     _, client = engine_key(shared_stack)
     assert client.post("/admin/engines/boot_nobody/heartbeat").status_code == 404
+
+
+def test_a_registration_of_what_another_process_is_serves_no_turn(database: str) -> None:
+    """Stolen, or left from before the process at that address was started anew."""
+    with (
+        running_stack(database, turn_wait_s=0.5, engine_lease_s=60) as stack,
+        SimulatedEngine("a", stack.store) as there,
+    ):
+        _, client = engine_key(stack)
+        client.post("/admin/engines", json=engine_body(address=there.address))
+        stack.point(there.revision)
+        chat = stack.conversation()
+        refused = stack.post(input="hello", conversation=chat)
+        assert refused.status_code == 503
+        assert there.prompts == []
+        assert not any(isinstance(event, TurnCompleted) for event in stack.events(chat))
 
 
 def test_a_network_that_is_none_is_named_at_the_start(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -184,3 +184,13 @@ def test_a_prefill_counts_as_load_of_the_engine_that_does_it(stack: Stack) -> No
         decode.faults.release.set()
         asked.result()
     assert loads == {prefill.boot: 1, decode.boot: 1}
+
+
+def test_once_stored_kv_has_failed_a_turn_it_goes_no_more_by_the_store(stack: Stack) -> None:
+    prefill, decode = pair(stack)
+    decode.faults.corrupt = True
+    answer = stack.ask(LONG)
+    assert (answer["kv"]["source"], answer["attempt"]) == ("none", 2)
+    assert answer["kv"]["refusal"]["reason"] == "checksum_mismatch"
+    assert len(prefill.prompts) == 1
+    assert text(answer) == decode.cold_text(decode.prompts[-1])
