@@ -6,13 +6,14 @@ Nothing of it is stored: no events, no KV. Whoever leaves the stream ends the wo
 import asyncio
 import json
 from collections.abc import AsyncIterator
+from functools import reduce
 from typing import Any
 
 from fastapi import APIRouter
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 
-from service.api.attempt import Attempt, AttemptLost, run_attempt
+from service.api.attempt import STOP, Answer, Attempt, AttemptLost, run_attempt
 from service.api.body import read_object
 from service.api.channel import TurnChannel, View
 from service.api.chat_schemas import ChatBody, parse_chat_body
@@ -24,12 +25,20 @@ from service.conversation_flow import preview_turn
 from service.domain.artifact import BootId
 from service.domain.conversation import Conversation, evolve
 from service.domain.errors import EngineFailed, EverturnError
-from service.domain.events import ItemId, PlanKind, Sampling, TurnCompleted, TurnPinned, TurnStarted
+from service.domain.events import (
+    ConversationEvent,
+    ItemId,
+    PlanKind,
+    Sampling,
+    TurnCompleted,
+    TurnPinned,
+    TurnStarted,
+)
 from service.domain.new_items import NewItem
 from service.domain.transcript import Transcript
 from service.domain.turn import Turn
 from service.turn_flow import find_engine
-from service.turn_request import TurnRequest
+from service.turn_request import Beginning, TurnRequest
 
 router = APIRouter()
 
@@ -45,10 +54,12 @@ async def create(request: Request, service: ServiceOf, tenant: TenantOf) -> Resp
     started = turn.started
     created = int(service.clock().timestamp())
     channel = TurnChannel(View(), cut=True)
-    work = asyncio.create_task(_answer(service, evolve(state, started), started, channel))
+    work = asyncio.create_task(_answer(service, _opened(state, turn), started, channel))
     if not body.stream:
         answer = await work
-        return JSONResponse(_completion(started, answer, created), headers=_headers(answer.engine_revision))
+        return JSONResponse(
+            _completion(started, answer, created), headers=_headers(answer.completed.engine_revision)
+        )
     # Until its first words a request can still be answered with a status of its own.
     while not (channel.view.text or channel.view.ended):
         await channel.moved(channel.view, None)
@@ -70,7 +81,7 @@ async def create(request: Request, service: ServiceOf, tenant: TenantOf) -> Resp
 
 async def _answer(
     service: Service, state: Conversation, started: TurnStarted, channel: TurnChannel
-) -> TurnCompleted:
+) -> Answer:
     """Raises:
     NoEngine, InvalidInput: from the first attempt on.
     EngineFailed: of every attempt, or of one whose words were sent and which no other repeats.
@@ -85,8 +96,9 @@ async def _answer(
             except AttemptLost as lost:
                 avoid, last = avoid | {attempt.engine.boot}, str(lost)
                 continue
-            channel.record(started.turn, answer.completed.text)
-            return answer.completed
+            channel.say(answer.said)
+            channel.record(started.turn, answer.said)
+            return answer
         raise EngineFailed(f"{MAX_ATTEMPTS} attempts failed. The last: {last}")
     finally:
         channel.end()
@@ -127,7 +139,7 @@ async def _chunks(
     created: int,
     *,
     channel: TurnChannel,
-    work: "asyncio.Task[TurnCompleted]",
+    work: "asyncio.Task[Answer]",
     heartbeat_s: float,
 ) -> AsyncIterator[str]:
     """Leaving this ends the work, and with it the request on the engine."""
@@ -150,20 +162,22 @@ async def _chunks(
                 yield chunk({"content": text[sent:]})
                 sent = len(text)
         try:
-            completed = await _unless_lost(work, channel)
+            answer = await _unless_lost(work, channel)
         except EverturnError as error:
             yield _line(json.loads(bytes(error_response(error).body)))
             return
-        yield chunk({}, completed.finish_reason)
+        if calls := _calls(answer):
+            yield chunk({"tool_calls": [{"index": index} | call for index, call in enumerate(calls)]})
+        yield chunk({}, _finish_reason(answer))
         if body.with_usage:
-            document = _head(started, completed.engine_revision, created, CHUNK)
-            yield _line(document | {"choices": [], "usage": _usage(completed)})
+            document = _head(started, answer.completed.engine_revision, created, CHUNK)
+            yield _line(document | {"choices": [], "usage": _usage(answer.completed)})
         yield "data: [DONE]\n\n"
     finally:
         work.cancel()
 
 
-async def _unless_lost(work: "asyncio.Task[TurnCompleted]", channel: TurnChannel) -> TurnCompleted:
+async def _unless_lost(work: "asyncio.Task[Answer]", channel: TurnChannel) -> Answer:
     if channel.cuts is not None and channel.cuts.lost:
         raise EngineFailed("The attempt that this text came from was lost; send the request again.")
     return await work
@@ -186,21 +200,48 @@ def _wanted(service: Service, tenant: Tenant, body: ChatBody, messages: tuple[Ne
             top_p=1.0 if body.top_p is None else float(body.top_p),
         ),
         metadata={},
+        wants=body.wants,
         idempotency_key=None,
         request_hash="",
     )
 
 
-def _completion(started: TurnStarted, completed: TurnCompleted, created: int) -> dict[str, Any]:
+def _opened(state: Conversation, turn: Beginning) -> Conversation:
+    told: list[ConversationEvent] = [turn.started, *([] if turn.asked is None else [turn.asked])]
+    return reduce(evolve, told, state)
+
+
+def _completion(started: TurnStarted, answer: Answer, created: int) -> dict[str, Any]:
+    completed, calls = answer.completed, _calls(answer)
     message: dict[str, Any] = {
         "role": "assistant",
-        "content": completed.text,
+        "content": answer.said if answer.said or not calls else None,
         "refusal": None,
         "annotations": [],
     }
-    choice = {"index": 0, "message": message, "logprobs": None, "finish_reason": completed.finish_reason}
+    if calls:
+        message["tool_calls"] = calls
+    choice = {"index": 0, "message": message, "logprobs": None, "finish_reason": _finish_reason(answer)}
     document = _head(started, completed.engine_revision, created, "chat.completion")
     return document | {"choices": [choice], "usage": _usage(completed)}
+
+
+def _calls(answer: Answer) -> list[dict[str, Any]]:
+    parts = () if answer.parsed is None else answer.parsed.parts
+    return [
+        {
+            "id": part.call,
+            "type": "function",
+            "function": {"name": part.function, "arguments": part.text},
+        }
+        for part in parts
+        if part.call is not None
+    ]
+
+
+def _finish_reason(answer: Answer) -> str:
+    finish = answer.completed.finish_reason
+    return "tool_calls" if finish == STOP and _calls(answer) else finish
 
 
 def _head(started: TurnStarted, revision: str | None, created: int, kind: str) -> dict[str, Any]:

@@ -207,7 +207,7 @@ def parse_input(value: object) -> tuple[NewItem, ...]:
     if not value:
         raise InvalidInput("'input' is empty: there is nothing to answer.", "input", "empty_input")
     items = parse_items(value, "input")
-    if not any(map(_wants_answer, items)):
+    if not any(map(wants_answer, items)):
         raise InvalidInput(
             "'input' has neither text from a user nor the output of a function call: there is nothing to answer.",
             "input",
@@ -216,7 +216,7 @@ def parse_input(value: object) -> tuple[NewItem, ...]:
     return items
 
 
-def _wants_answer(item: NewItem) -> bool:
+def wants_answer(item: NewItem) -> bool:
     return isinstance(item, NewOutput) or (
         isinstance(item, NewMessage) and item.role is Role.USER and bool(item.text.strip())
     )

@@ -1,0 +1,94 @@
+"""Chat completions with tools and forms of text: the official client's loop, streamed and not, and what is refused."""
+
+import json
+from typing import Any, cast
+
+import pytest
+from openai.types.chat import (
+    ChatCompletionFunctionToolParam,
+    ChatCompletionMessageFunctionToolCall,
+    ChatCompletionMessageParam,
+)
+from pydantic import BaseModel
+
+from tests.api.stack import Stack
+from tests.engines.simulated import SimulatedEngine
+from tests.engines.simulated_text import ASSISTANT, STOP, TOOL, called, letters
+
+FUNCTION = {"name": "get_weather", "parameters": {"type": "object"}, "strict": True}
+TOOLS = [cast("ChatCompletionFunctionToolParam", {"type": "function", "function": FUNCTION})]
+CALL = called("get_weather", '{"city": "Rome"}')
+ASKED: list[ChatCompletionMessageParam] = [{"role": "user", "content": "weather?"}]
+
+
+class Place(BaseModel):
+    city: str
+
+
+@pytest.fixture
+def engine(stack: Stack) -> SimulatedEngine:
+    return stack.start_engine("a", alias=True)
+
+
+def test_a_call_is_made_and_its_output_taken(stack: Stack, engine: SimulatedEngine) -> None:
+    engine.faults.says = [CALL, "It is sunny."]
+    client = stack.openai
+    answer = client.chat.completions.create(
+        model="production",
+        messages=ASKED,
+        tools=TOOLS,
+        tool_choice={"type": "function", "function": {"name": "get_weather"}},
+    )
+    [choice] = answer.choices
+    assert (choice.finish_reason, choice.message.content) == ("tool_calls", None)
+    assert choice.message.tool_calls is not None
+    [call] = choice.message.tool_calls
+    assert isinstance(call, ChatCompletionMessageFunctionToolCall)
+    assert (call.function.name, call.function.arguments) == ("get_weather", '{"city": "Rome"}')
+    told = cast("ChatCompletionMessageParam", choice.message.model_dump())
+    given: ChatCompletionMessageParam = {"role": "tool", "tool_call_id": call.id, "content": "sunny"}
+    second = client.chat.completions.create(model="production", messages=[*ASKED, told, given], tools=TOOLS)
+    assert second.choices[0].message.content == "It is sunny."
+    ending = (*letters(CALL), STOP, TOOL, *letters("sunny"), STOP, ASSISTANT)
+    assert engine.prompts[1][-len(ending) :] == ending
+
+
+def test_a_stream_ends_with_the_call(stack: Stack, engine: SimulatedEngine) -> None:
+    engine.faults.says = [f"Let me see.{CALL}"]
+    with stack.openai.chat.completions.stream(model="production", messages=ASKED, tools=TOOLS) as stream:
+        for _ in stream:
+            pass
+        [choice] = stream.get_final_completion().choices
+    assert (choice.finish_reason, choice.message.content) == ("tool_calls", "Let me see.")
+    assert choice.message.tool_calls is not None
+    assert choice.message.tool_calls[0].function.name == "get_weather"
+
+
+def test_an_answer_is_parsed_into_a_model(stack: Stack, engine: SimulatedEngine) -> None:
+    engine.faults.says = ['{"city": "Rome"}']
+    answer = stack.openai.chat.completions.parse(model="production", messages=ASKED, response_format=Place)
+    assert answer.choices[0].message.parsed == Place(city="Rome")
+    wanted = json.loads(engine.requests[0]["sampling_params"]["structured_outputs"]["json"])
+    assert wanted["json_schema"]["schema"]["required"] == ["city"]
+
+
+@pytest.mark.parametrize(
+    ("given", "field"),
+    [
+        ({"tools": [{"type": "custom"}]}, "tools[0].type"),
+        ({"tools": [], "tool_choice": "required"}, "tool_choice"),
+        (
+            {"response_format": {"type": "json_schema", "json_schema": {"name": "x"}}},
+            "response_format.schema",
+        ),
+        ({"response_format": {"type": "xml"}}, "response_format"),
+        ({"messages": [*ASKED, {"role": "tool", "content": "x"}]}, "messages[1].call_id"),
+        ({"messages": [{"role": "nobody", "content": "x"}]}, "messages[0].role"),
+    ],
+)
+def test_what_is_not_understood_names_its_field(
+    shared_stack: Stack, given: dict[str, Any], field: str
+) -> None:
+    body = {"model": "production", "messages": ASKED} | given
+    refused = shared_stack.http.post("/v1/chat/completions", json=body)
+    assert (refused.status_code, refused.json()["error"]["param"]) == (400, field), refused.text
