@@ -295,17 +295,20 @@ def _history(conn: Connection, state: Standing, target: RevisionDigest) -> Histo
     last = state.last
     if last is None:
         return History(revision=None, tokens=state.window_tokens, same_text=True)
-    ours = fleet.find_descriptor(conn, target)
-    same = last.engine_revision == target
-    theirs = ours if same else fleet.find_descriptor(conn, last.engine_revision)
     extended = last.extended if isinstance(last, LastAnswer) else last.extends is not None
-    return History(
-        revision=last.engine_revision,
-        tokens=state.window_tokens,
+    history = History(
+        revision=last.engine_revision, tokens=state.window_tokens, same_text=True, engine=last.engine
+    )
+    same = last.engine_revision == target
+    if same and extended:
+        return history
+    ours = fleet.find_descriptor(conn, target)
+    theirs = ours if same else fleet.find_descriptor(conn, last.engine_revision)
+    return replace(
+        history,
         same_text=same or (theirs is not None and ours is not None and same_text(ours, theirs)),
         # A template that strips reasoning leaves answers without any as they were: the last prompt tells.
         append_only=extended or ours is None or ours.text.history_policy != STRIPPED,
-        engine=last.engine,
     )
 
 
