@@ -9,6 +9,7 @@ BRIEF, LONG = "be brief", "be long"
 def test_what_a_conversation_opened_with_may_be_said_again_and_is_there_once(stack: Stack) -> None:
     engine = stack.start_engine("a", alias=True)
     first = stack.ask("one", instructions=BRIEF)
+    stack.await_artifacts(first["conversation"]["id"], 1)
     second = stack.ask("two", instructions=BRIEF, previous_response_id=first["id"])
     assert second["instructions"] == BRIEF
     assert engine.prompts[1][: len(engine.prompts[0])] == engine.prompts[0]
@@ -38,6 +39,7 @@ def test_under_the_same_ones_the_window_is_carried(stack: Stack) -> None:
     engine = stack.start_engine("a", alias=True)
     first = stack.ask("one")
     second = stack.ask("two", instructions=LONG, previous_response_id=first["id"])
+    stack.await_artifacts(first["conversation"]["id"], 2)
     third = stack.ask("three", instructions=LONG, previous_response_id=second["id"])
     assert engine.prompts[2][: len(engine.prompts[1])] == engine.prompts[1]
     assert third["kv"]["source"] == "reused"

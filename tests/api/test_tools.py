@@ -79,7 +79,9 @@ def test_a_call_and_its_output_stand_in_the_prompt_of_the_turn_after_and_the_win
 ) -> None:
     engine.faults.says = [CALL, "It is sunny."]
     first = asked(stack)
+    stack.await_artifacts(first["conversation"]["id"], 1)
     second = asked(stack, [output_of(first)], previous_response_id=first["id"])
+    stack.await_artifacts(first["conversation"]["id"], 2)
     third = asked(stack, "and tomorrow?", previous_response_id=second["id"])
     assert engine.prompts[1] == (
         *engine.prompts[0],
