@@ -24,6 +24,7 @@ from workers.zygote_engine import ZygoteEngine
 START_TIMEOUT_S = 180.0
 KV_CACHE_BYTES = 1 << 30
 TENANT = "bench"
+TRACED = {"kv_connector": "TracedConnector", "kv_connector_module_path": "bench.traced_connector"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,9 +99,15 @@ class Zygote:
 
     @contextmanager
     def engine(
-        self, model: Path, store: Path, *, kv_transfer: Mapping[str, Any] | None = None, bare: bool = False
+        self,
+        model: Path,
+        store: Path,
+        *,
+        kv_transfer: Mapping[str, Any] | None = None,
+        bare: bool = False,
+        traced: bool = False,
     ) -> Iterator[BenchEngine]:
-        """Ours; with `kv_transfer` another connector's; `bare` none at all."""
+        """Ours; with `kv_transfer` another connector's; `bare` none at all; `traced` ours with clocks in it."""
         options = _options(model, store, self.folder / secrets.token_hex(4))
         options.own_dir.mkdir(parents=True)
         command = vllm_command(options, BootId(f"boot_{secrets.token_hex(8)}"), dict(os.environ))
@@ -110,6 +117,8 @@ class Zygote:
             del arguments[at : at + 2]
         elif kv_transfer is not None:
             arguments[at + 1] = json.dumps(dict(kv_transfer))
+        elif traced:
+            arguments[at + 1] = json.dumps(json.loads(arguments[at + 1]) | TRACED)
         if bare or kv_transfer is not None:
             at = arguments.index("--middleware")
             del arguments[at : at + 2]

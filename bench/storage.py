@@ -18,7 +18,7 @@ from tests.domain.descriptors import with_kv
 from workers.kv_connector.jobs import LoadJob, SaveBlock, SaveJob
 from workers.kv_connector.loading import Loader
 from workers.kv_connector.local_store import LocalStore
-from workers.kv_connector.paged import PagedBlocks, memory
+from workers.kv_connector.paged import PagedBlocks
 from workers.kv_connector.saving import Saver
 from workers.kv_connector.weights import shards, weights_digest
 
@@ -120,7 +120,7 @@ def _plain_save(paged: PagedBlocks, ids: tuple[int, ...], folder: Path) -> None:
     for block in ids:
         paged.copy_out(block, buffer)
         with (folder / str(block)).open("wb", buffering=0) as file:
-            file.write(memory(buffer))
+            file.write(buffer.memory)
             os.fsync(file.fileno())
 
 
@@ -129,7 +129,7 @@ def _plain_load(paged: PagedBlocks, ids: tuple[int, ...], folder: Path) -> None:
     buffer = paged.own_buffer()
     for block in ids:
         with (folder / str(block)).open("rb", buffering=0) as file:
-            file.readinto(memory(buffer))
+            file.readinto(buffer.memory)
         paged.copy_in(buffer, block)
 
 

@@ -168,6 +168,9 @@ def _require_types(manifest: Manifest) -> None:
     if not all(fullmatch(r"[0-9a-f]{64}", digest) for digest in digests):
         msg = "a key or checksum in it is no SHA-256"
         raise ValueError(msg)
+    if parse_artifact_id(manifest.artifact) != manifest.artifact:
+        msg = "its own name is no handle"
+        raise ValueError(msg)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -125,6 +125,7 @@ def test_a_manifest_survives_its_bytes() -> None:
         (b'"format":1', b'"format":true'),
         (b'"block_size":4', b'"block_size":8'),
         (b'"tenant"', b'"tennant"'),
+        (b'"artifact":"kv_0123456789abcdef"', b'"artifact":"../0123456789abcdef"'),
     ],
 )
 def test_a_manifest_of_another_kind_is_not_read(written: bytes, read: bytes) -> None:

@@ -82,9 +82,9 @@ class BlockHeader:
         try:
             return cls(
                 key=found["key"].decode(),
-                tenant=json.loads(found["tenant"]),
+                tenant=_text(found["tenant"]),
                 revision=RevisionDigest(found["revision"].decode()),
-                producer=BootId(json.loads(found["producer"])),
+                producer=BootId(_text(found["producer"])),
                 made_by=MadeBy(found["made_by"].decode()),
                 tensors=_tensors(found["tensors"]),
                 checksum=found["checksum"].decode(),
@@ -92,6 +92,16 @@ class BlockHeader:
             )
         except (ValueError, TypeError, KeyError, RecursionError) as error:
             raise BlockUnreadable(f"its header cannot be read: {error}") from error
+
+
+@lru_cache(maxsize=64)
+def _text(text: bytes) -> str:
+    """Of a JSON string; all blocks of an artifact have the same, or nearly. Raises: ValueError."""
+    read: str = json.loads(text)
+    if json.dumps(read).encode() != text:
+        msg = "a name in it is not as it is written"
+        raise ValueError(msg)
+    return read
 
 
 @lru_cache(maxsize=4)
@@ -111,9 +121,14 @@ def _tensors_json(tensors: tuple[Tensor, ...]) -> bytes:
 
 def split_block(data: memoryview) -> tuple[BlockHeader, memoryview]:
     """A whole block file in memory: its header and its payload, which is not copied. Raises: BlockUnreadable."""
-    length = int.from_bytes(data[:LENGTH_BYTES], "little")
-    start = LENGTH_BYTES + SEAL_BYTES + min(length, MAX_HEADER_BYTES)
+    start = payload_start(data)
     return BlockHeader.read_from(BytesIO(data[:start])), data[start:]
+
+
+def payload_start(data: memoryview | bytes) -> int:
+    """As a block file's first bytes claim; `BlockHeader.read_from` tells whether they may."""
+    length = int.from_bytes(data[:LENGTH_BYTES], "little")
+    return LENGTH_BYTES + SEAL_BYTES + min(length, MAX_HEADER_BYTES)
 
 
 def sealed(data: bytes) -> bytes:

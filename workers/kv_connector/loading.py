@@ -5,13 +5,13 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from service.domain.adapter import effective
-from service.domain.artifact import Block, RefusalReason, refused_by_contract
+from service.domain.artifact import Block, RefusalReason, Tensor, refused_by_contract
 from service.domain.evidence import Loaded, Refusal
 from workers.kv_connector.block_file import BlockHeader, BlockUnreadable
 from workers.kv_connector.holds import GivenUp, Hold
 from workers.kv_connector.jobs import WEIGHTS_CHANGED, LoadJob
 from workers.kv_connector.lanes import Lanes
-from workers.kv_connector.paged import PagedBlocks, memory
+from workers.kv_connector.paged import PagedBlocks
 from workers.kv_connector.store import LONGEST_TRANSFER_S, BlockStore
 
 TOO_SLOW = f"it took longer than {LONGEST_TRANSFER_S:g} s"
@@ -34,6 +34,8 @@ class Loader:
         self._paged = paged
         self._weight_changes = weight_changes
         self._lanes = Lanes("everturn-read", width=store.parallel_reads)
+        self._fitting: tuple[Tensor, ...] | None = None
+        """As the last header had them that fitted: most blocks of a load share one."""
 
     def load(self, job: LoadJob, mark: Any, hold: Hold | None = None) -> Loaded | Refusal:
         """On refusal the request's blocks hold nothing of use, and the engine must not compute on them."""
@@ -88,7 +90,7 @@ class Loader:
                 for block, block_id in pairs:
                     if time.monotonic() > until:
                         raise Unfit(RefusalReason.STORE_UNREACHABLE, TOO_SLOW)
-                    header, checksum = self._read(job, block, memory(buffer))
+                    header, checksum = self._read(job, block, buffer.memory)
                     self._check(job, block, header, checksum)
                     with hold.touching():
                         self._paged.copy_in(buffer, block_id)
@@ -120,11 +122,19 @@ class Loader:
             )
         if header.tenant != job.tenant:
             raise Unfit(RefusalReason.TENANT_MISMATCH, f"{name} is another tenant's")
-        if header.key != block.key or header.tensors != self._paged.tensors:
+        if header.key != block.key or not self._fits(header.tensors):
             raise Unfit(RefusalReason.BLOCK_UNREADABLE, f"{name} holds other tokens or other tensors")
         if (header.checksum, header.size) != (block.checksum, block.size):
             # Whole in itself, so nothing to quarantine: another writer replaced what the manifest lists.
             raise Unfit(RefusalReason.CHECKSUM_MISMATCH, f"{name} was written anew since the manifest")
+
+    def _fits(self, tensors: tuple[Tensor, ...]) -> bool:
+        if tensors is self._fitting:
+            return True
+        if tensors != self._paged.tensors:
+            return False
+        self._fitting = tensors
+        return True
 
 
 def refusal(job: LoadJob, reason: RefusalReason, detail: str) -> Refusal:

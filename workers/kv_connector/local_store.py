@@ -6,13 +6,14 @@ import os
 import time
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager, suppress
+from io import BytesIO
 from pathlib import Path
 from typing import Any, BinaryIO, ClassVar
 
 from service.domain.artifact import ArtifactId, Manifest
 from service.domain.errors import InvalidInput
 from service.domain.revision import RevisionDigest
-from workers.kv_connector.block_file import BlockHeader, BlockUnreadable, checksum
+from workers.kv_connector.block_file import BlockHeader, BlockUnreadable, checksum, payload_start
 from workers.kv_connector.store import (
     GRACE_MS,
     BlockStore,
@@ -27,6 +28,9 @@ from workers.kv_connector.store import (
 logger = logging.getLogger("vllm.everturn")
 
 STALE_AFTER_S = 3600
+
+HEAD_BYTES = 1 << 14
+"""What is read of a block at first: its header, most likely."""
 
 
 class LocalStore(BlockStore):
@@ -53,11 +57,19 @@ class LocalStore(BlockStore):
     def read_block(
         self, tenant: str, revision: RevisionDigest, key: str, payload: memoryview
     ) -> tuple[BlockHeader, str]:
-        with self.block_path(tenant, revision, key).open("rb", buffering=0) as file:
-            header = BlockHeader.read_from(file)
-            _read_whole(file, payload)
-            if header.size != len(payload) or file.read(1):
+        # Few calls: each of them waits for the interpreter, which the forward pass of others may hold.
+        handle = os.open(self.block_path(tenant, revision, key), os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            head = os.pread(handle, HEAD_BYTES, 0)
+            start = payload_start(head)
+            if start > len(head):
+                head = os.pread(handle, start, 0)
+            header = BlockHeader.read_from(BytesIO(head[:start]))
+            _read_whole(handle, payload, start)
+            if header.size != len(payload) or os.pread(handle, 1, start + len(payload)):
                 raise BlockUnreadable("it is not as long as this engine's blocks")
+        finally:
+            os.close(handle)
         return header, checksum(payload).hexdigest()
 
     def keep_block(self, tenant: str, revision: RevisionDigest, key: str) -> bool:
@@ -186,13 +198,13 @@ def _write_whole(file: Any, part: bytes | memoryview) -> None:
         view = view[file.write(view) :]
 
 
-def _read_whole(file: Any, payload: memoryview) -> None:
-    view = payload
-    while view:
-        count = file.readinto(view)
+def _read_whole(handle: int, payload: memoryview, start: int) -> None:
+    done = 0
+    while done < len(payload):
+        count = os.preadv(handle, [payload[done:]], start + done)
         if not count:
-            raise BlockUnreadable(f"it ends {len(view)} bytes early")
-        view = view[count:]
+            raise BlockUnreadable(f"it ends {len(payload) - done} bytes early")
+        done += count
 
 
 def _sync_folder(folder: Path) -> None:

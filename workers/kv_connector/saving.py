@@ -4,8 +4,6 @@ import time
 from collections.abc import Callable, Iterable
 from typing import Any
 
-import torch
-
 from service.domain.adapter import effective
 from service.domain.artifact import Block, BootId, MadeBy, Manifest
 from service.domain.evidence import Published
@@ -14,7 +12,7 @@ from workers.kv_connector.block_file import BlockHeader, BlockUnreadable, checks
 from workers.kv_connector.holds import GivenUp, Hold
 from workers.kv_connector.jobs import WEIGHTS_CHANGED, SaveBlock, SaveJob
 from workers.kv_connector.lanes import Lanes
-from workers.kv_connector.paged import PagedBlocks, memory
+from workers.kv_connector.paged import Buffer, PagedBlocks
 from workers.kv_connector.store import LONGEST_TRANSFER_S, BlockStore
 
 LANES = 4
@@ -81,7 +79,7 @@ class Saver:
         return [written[block.key] for block in job.blocks]
 
     def _header(
-        self, job: SaveJob, revision: RevisionDigest, block: SaveBlock, buffer: torch.Tensor
+        self, job: SaveJob, revision: RevisionDigest, block: SaveBlock, buffer: Buffer
     ) -> BlockHeader:
         return BlockHeader(
             key=block.key,
@@ -90,23 +88,23 @@ class Saver:
             producer=self._boot,
             made_by=block.made_by,
             tensors=self._paged.tensors,
-            checksum=checksum(memory(buffer)).hexdigest(),
+            checksum=checksum(buffer.memory).hexdigest(),
             size=self._paged.block_bytes,
         )
 
-    def _put(self, header: BlockHeader, buffer: torch.Tensor, spare: torch.Tensor) -> tuple[Block, MadeBy]:
+    def _put(self, header: BlockHeader, buffer: Buffer, spare: Buffer) -> tuple[Block, MadeBy]:
         for _ in range(TRIES):
-            if self._store.put_block(header, memory(buffer)):
+            if self._store.put_block(header, buffer.memory):
                 return _entry(header), header.made_by
             standing = self._standing(header, spare)
             if standing is not None:
                 return _entry(standing), standing.made_by
         raise OSError(f"block {header.key} can neither be read nor replaced")
 
-    def _standing(self, ours: BlockHeader, spare: torch.Tensor) -> BlockHeader | None:
+    def _standing(self, ours: BlockHeader, spare: Buffer) -> BlockHeader | None:
         """The sound block that already has this name. One that is not sound goes, and None comes back."""
         try:
-            theirs, checksum = self._store.read_block(ours.tenant, ours.revision, ours.key, memory(spare))
+            theirs, checksum = self._store.read_block(ours.tenant, ours.revision, ours.key, spare.memory)
         except FileNotFoundError:
             return None
         except BlockUnreadable:
