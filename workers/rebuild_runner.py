@@ -22,8 +22,8 @@ from workers.rebuild_prefill import Prefill, prefill_chunk, refusal_of
 
 log = logging.getLogger(__name__)
 
-LEASE_S = 5.0
-"""After a worker's death its rebuild waits this long, and for the next sweep."""
+LEASE_S = 3.0
+"""After a worker's death its rebuild waits this long, and for the next sweep: people wait for it."""
 MOST_CLAIMS = 5
 """A rebuild that ends its worker every time must not go round for ever."""
 MOST_TRIES = 4

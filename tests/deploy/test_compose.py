@@ -52,7 +52,7 @@ def test_the_schema_would_notice_a_misspelt_key() -> None:
 
 def test_every_part_of_the_stack_is_there() -> None:
     assert set(compose()["services"]) == {
-        "postgres", "valkey", "api", "worker", "keys", "object-store", "bucket", *KV_PARTS
+        "postgres", "valkey", "rabbitmq", "api", "worker", "keys", "object-store", "bucket", *KV_PARTS
     }  # fmt: skip
 
 
@@ -65,6 +65,14 @@ def test_the_launcher_takes_each_engines_arguments(engine: str) -> None:
 def test_both_engines_serve_the_same_path_under_the_same_name() -> None:
     v12, v13 = (compose()["services"][name]["command"] for name in ENGINES[:2])
     assert [a for a in v12 if "v12" not in a] == [a for a in v13 if "v13" not in a]
+
+
+def test_the_broker_is_valkey_unless_another_is_named() -> None:
+    document = compose()
+    for service in ("api", "worker"):
+        broker = document["services"][service]["environment"]["EVERTURN_BROKER_URL"]
+        assert with_defaults(broker) == "redis://valkey:6379/0"
+    assert document["services"]["rabbitmq"]["profiles"] == ["rabbitmq"]
 
 
 def test_the_collector_takes_its_arguments(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
