@@ -42,6 +42,10 @@ class Pulse:
 
     async def store(self) -> None:
         """What was said and is not stored yet, of all turns."""
+        self._young.clear()
+        await self._store()
+
+    async def _store(self) -> None:
         said = [
             Said(tenant=job.tenant, turn=job.turn, chunk=chunk)
             for job, _ in self._jobs.values()
@@ -68,7 +72,7 @@ class Pulse:
         while True:
             await asyncio.sleep(PACE_S)
             try:
-                await self.store()
+                await self._store()
             except STORAGE_TROUBLE as error:
                 log.warning("what turns have said so far cannot be stored now: %s", error)
 

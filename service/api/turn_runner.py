@@ -164,6 +164,7 @@ class TurnRunner:
         except Exception:  # whatever broke, the turn must end, and its readers be told
             log.exception("turn %s failed on an error of ours", job.turn)
             return await self._records.fail(job, "internal_error", "The service failed on this turn.")
+        self._pulse.remove(job.turn)
         return await self._follower.until_ended(job.tenant, job.turn) if job.followed else None
 
     async def _end(

@@ -84,21 +84,17 @@ def test_one_that_is_not_streamed_is_followed_to_its_end(stack: Stack) -> None:
     assert events[-1]["response"] == response
 
 
-def test_what_a_short_turn_says_is_never_stored(stack: Stack) -> None:
+def test_what_nobody_reads_any_more_is_followed_no_longer(stack: Stack) -> None:
     stack.start_engine("a", alias=True)
-    with stack.owner.begin() as conn:
-        conn.execute(
-            text(
-                "CREATE FUNCTION public.no_chunk() RETURNS trigger LANGUAGE plpgsql AS "
-                "$$ BEGIN RAISE EXCEPTION 'stored'; END $$"
-            )
-        )
-        conn.execute(
-            text(
-                "CREATE TRIGGER no_chunk BEFORE INSERT ON turn_chunks FOR EACH ROW EXECUTE FUNCTION public.no_chunk()"
-            )
-        )
-    assert stack.stream("hello")[-1]["type"] == "response.completed"
+    stack.turn_bell.unheard = True
+    turn = stack.post(input="hello", background=True).json()["id"]
+    followed = stack.server._app.state.service.runner._follower._followed
+    with stack.http.stream("GET", f"/v1/responses/{turn}?stream=true") as answer:
+        events = sse(answer)
+        next(events)
+        assert turn in followed
+        eventually(lambda: followed[turn][0].readers == 1)
+    eventually(lambda: turn not in followed)
 
 
 def test_nothing_is_left_of_it_when_it_has_ended(stack: Stack) -> None:

@@ -6,6 +6,7 @@ from typing import Any
 
 import httpx
 import pytest
+from sqlalchemy import text
 
 from service.domain.events import AttemptFailed, TurnFailed, TurnStarted
 from tests.api.stack import Stack, deltas, eventually, running_stack, sse
@@ -184,5 +185,14 @@ def test_one_in_the_background_has_a_deadline_too(stack: Stack) -> None:
 
 def test_an_answer_in_time_is_not_failed_while_it_is_recorded(stack: Stack) -> None:
     stack.start_engine("a", alias=True)
-    answer = stack.post(input="hello", headers={"x-everturn-deadline-s": "60"})
+    slow = "CREATE FUNCTION public.slow() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN PERFORM pg_sleep(4); RETURN NEW; END $$"
+    with stack.owner.begin() as conn:
+        conn.execute(text(slow))
+        conn.execute(
+            text(
+                "CREATE TRIGGER slow BEFORE INSERT ON events FOR EACH ROW "
+                "WHEN (NEW.type = 'turn.completed') EXECUTE FUNCTION public.slow()"
+            )
+        )
+    answer = stack.post(input="hello", headers={"x-everturn-deadline-s": "3.5"})
     assert answer.json()["status"] == "completed"
