@@ -7,13 +7,14 @@ from datetime import UTC, datetime
 from uuid import uuid4
 
 import httpx
+from sqlalchemy.exc import SQLAlchemyError
 
 from service.api.database import Database, Reach, reach_for
 from service.api.metrics import Metrics
 from service.api.turn_job import Tools
 from service.api.turn_runner import TurnRunner
+from service.domain.errors import Unavailable
 from service.domain.events import TurnId
-from service.domain.plan import RebuildQueue
 from service.engine.client import KEEPALIVE_S, timeouts
 from service.store import turn_queue
 from service.store.connection import make_async_engine
@@ -52,10 +53,6 @@ async def _finish(process: PoolProcess, claimed: Claimed, owner: str) -> None:
         )
     )
 
-    def rebuild(name: str, _queue: RebuildQueue) -> None:
-        """Here and now: all other processes of the pool may be waiting for rebuilds too."""
-        run_rebuild(process, name)
-
     try:
         async with httpx.AsyncClient(
             timeout=timeouts(settings.engine_silence_s),
@@ -66,7 +63,7 @@ async def _finish(process: PoolProcess, claimed: Claimed, owner: str) -> None:
                 Tools(
                     database=database,
                     http=http,
-                    ring=rebuild,
+                    ring=lambda name, _: rebuild_here(process, name),
                     settings=settings,
                     metrics=Metrics(),
                     owner=owner,
@@ -80,3 +77,15 @@ async def _finish(process: PoolProcess, claimed: Claimed, owner: str) -> None:
                 await runner.close()
     finally:
         await database.close()
+
+
+def rebuild_here(process: PoolProcess, name: str) -> None:
+    """And now: all other processes of the pool may be waiting for rebuilds too.
+
+    Raises:
+        Unavailable: the database was away; the sweeper rings for it.
+    """
+    try:
+        run_rebuild(process, name)
+    except SQLAlchemyError as error:
+        raise Unavailable(f"Rebuild {name} could not be run here: {error}") from error
