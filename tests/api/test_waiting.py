@@ -2,6 +2,7 @@
 
 import time
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 
 from tests.api.stack import Stack, eventually, running_stack
 
@@ -31,7 +32,7 @@ def test_a_turn_that_waits_is_told_its_place_in_the_line(stack: Stack) -> None:
         streams = []
         for conversation in conversations:
             streams.append(pool.submit(comments, stack, conversation))
-            eventually(lambda one=conversation: stack.state(one).open_turn)
+            eventually(partial(open_turn, stack, conversation))
         time.sleep(PLACES_KNOWN_S)
         stack.start_engine("a", alias=True)
         said = ["\n".join(stream.result()) for stream in streams]
@@ -49,13 +50,17 @@ def test_a_line_that_is_full_takes_no_more_turns_and_says_so(database: str) -> N
             asked = []
             for conversation in waiting:
                 asked.append(pool.submit(stack.post, input="hello", conversation=conversation))
-                eventually(lambda one=conversation: stack.state(one).open_turn)
+                eventually(partial(open_turn, stack, conversation))
             refused = stack.post(input="hello")
             stack.start_engine("a", alias=True)
             assert {a.result().status_code for a in asked} == {200}
     error = refused.json()["error"]
     assert (refused.status_code, error["code"]) == (503, "queue_full"), error
     assert "2 turns wait before this one" in error["message"]
+
+
+def open_turn(stack: Stack, conversation: str) -> bool:
+    return stack.state(conversation).open_turn is not None
 
 
 def comments(stack: Stack, conversation: str) -> list[str]:
