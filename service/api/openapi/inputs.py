@@ -115,9 +115,68 @@ class ChatTextPart(Part):
     text: str
 
 
+class ChatCalledFunction(BaseModel):
+    name: str = Field(min_length=1, max_length=LONGEST_NAME)
+    arguments: str
+
+
+class ChatInputCall(BaseModel):
+    id: str = Field(min_length=1, max_length=LONGEST_CALL_ID)
+    type: Literal["function"] = "function"
+    function: ChatCalledFunction
+
+
+Said = str | Annotated[list[ChatTextPart], Field(min_length=1)]
+
+
 class ChatInputMessage(Part):
     role: Literal["user", "assistant", "system", "developer"]
-    content: str | Annotated[list[ChatTextPart], Field(min_length=1)]
+    content: Said
+
+
+class ChatInputCalls(Part):
+    role: Literal["assistant"]
+    content: Said | None = None
+    tool_calls: list[ChatInputCall] = Field(min_length=1)
+
+
+class ChatInputToolAnswer(Part):
+    role: Literal["tool"]
+    tool_call_id: str = Field(min_length=1, max_length=LONGEST_CALL_ID)
+    content: str | list[ChatTextPart]
+
+
+class ChatFunction(BaseModel):
+    name: Name
+    description: str | None = None
+    parameters: dict[str, Any] | None = None
+    strict: bool | None = None
+
+
+class ChatTool(BaseModel):
+    type: Literal["function"]
+    function: ChatFunction
+
+
+class ChosenName(BaseModel):
+    name: str
+
+
+class ChatChosenFunction(BaseModel):
+    type: Literal["function"]
+    function: ChosenName
+
+
+class ChatSchema(BaseModel):
+    name: Name
+    schema_: dict[str, Any] = Field(alias="schema")
+    description: str | None = None
+    strict: bool | None = None
+
+
+class ChatSchemaFormat(BaseModel):
+    type: Literal["json_schema"]
+    json_schema: ChatSchema
 
 
 class ConversationId(BaseModel):
@@ -164,7 +223,12 @@ REFINED: dict[type[StrictBody], dict[str, Any]] = {
     InputTokensBody: OF_RESPONSES,
     ConversationBody: {"items": list[InputItem]},
     ItemsBody: {"items": list[InputItem]},
-    ChatBody: {"messages": list[ChatInputMessage]},
+    ChatBody: {
+        "messages": list[ChatInputMessage | ChatInputCalls | ChatInputToolAnswer],
+        "tools": Annotated[list[ChatTool], Field(max_length=MOST_TOOLS)],
+        "tool_choice": Literal["none", "auto", "required"] | ChatChosenFunction | None,
+        "response_format": PlainFormat | ChatSchemaFormat | None,
+    },
     RevisionBody: {"descriptor": Descriptor},
     EngineBody: {"descriptor": Descriptor},
     AdaptersBody: {"adapters": list[NamedAdapter | UnnamedAdapter]},

@@ -239,11 +239,24 @@ class ModelList(Shape):
     data: list[Model]
 
 
+class CalledFunction(Shape):
+    name: str
+    arguments: str
+    """JSON."""
+
+
+class ChatCall(Shape):
+    id: str
+    type: Literal["function"]
+    function: CalledFunction
+
+
 class ChatMessage(Shape):
     role: Literal["assistant"]
     content: str | None
     refusal: None
     annotations: list[dict[str, Any]]
+    tool_calls: list[ChatCall] = Field(default_factory=list)
 
 
 class ChatChoice(Shape):

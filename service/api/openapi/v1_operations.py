@@ -17,7 +17,7 @@ from service.api.schemas import (
     ResponseBody,
 )
 from service.api.terms import LONGEST_DEADLINE_S
-from service.domain.events import OnDisconnect
+from service.domain.terms import OnDisconnect
 
 DIGEST: Json = {"type": "string", "pattern": "^rev_[0-9a-f]{64}$"}
 IF_MATCH: Json = {
