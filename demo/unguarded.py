@@ -4,6 +4,7 @@
 It checks what they check (the handle exists, tokens and sizes fit) and not who computed it. Never in a fleet.
 """
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from vllm.distributed.kv_transfer.kv_connector.v1.base import (
 from service.domain.artifact import ArtifactId, Manifest, block_keys
 from service.domain.evidence import KvRequest
 from workers.kv_connector.identity import block_tensors, measure
-from workers.kv_connector.paged import PagedBlocks, memory
+from workers.kv_connector.paged import PagedBlocks
 from workers.kv_connector.store_address import open_store
 
 
@@ -55,7 +56,7 @@ class UnguardedConnector(KVConnectorBase_V1):  # type: ignore[misc]
         return Reads(reads)
 
     def register_kv_caches(self, kv_caches: dict[str, torch.Tensor]) -> None:
-        own, _ = measure(self._vllm_config, self._kv_cache_config, kv_caches, self._cache)
+        own, _ = measure(self._vllm_config, self._kv_cache_config, kv_caches, self._cache, environ=os.environ)
         self._paged = PagedBlocks(own, block_tensors(kv_caches), kv_caches)
 
     def start_load_kv(self, forward_context: Any, **kwargs: Any) -> None:
@@ -65,7 +66,7 @@ class UnguardedConnector(KVConnectorBase_V1):  # type: ignore[misc]
         buffer = self._paged.own_buffer()
         for request_id, (manifest, block_ids) in jobs.reads.items():
             for block, block_id in zip(manifest.blocks, block_ids, strict=True):
-                self._store.read_block(manifest.tenant, manifest.revision, block.key, memory(buffer))
+                self._store.read_block(manifest.tenant, manifest.revision, block.key, buffer.memory)
                 self._paged.copy_in(buffer, block_id)
             self._done.add(request_id)
 
