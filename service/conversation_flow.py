@@ -17,7 +17,6 @@ from service.domain.events import (
     ConversationEvent,
     ConversationId,
     ItemAccepted,
-    OnDisconnect,
     OnUpgrade,
     TenantId,
     TurnCompleted,
@@ -27,6 +26,7 @@ from service.domain.events import (
 from service.domain.head import Standing
 from service.domain.limits import NO_LIMITS, Limits
 from service.domain.new_items import NewId, NewItem, NewMessage, NewReasoning, accept_item
+from service.domain.terms import OnDisconnect
 from service.domain.turn import Turn
 from service.fork_flow import ForkPoint, Opening
 from service.store import ancestry, event_store, heads, tenants, turns

@@ -8,8 +8,8 @@ from pydantic import Field, SecretStr, ValidationError, field_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from service.domain.errors import InvalidInput
-from service.domain.events import OnDisconnect
 from service.domain.plan import Routing
+from service.domain.terms import OnDisconnect
 
 MIB = 1024 * 1024
 

@@ -9,7 +9,6 @@ from service.domain import decide
 from service.domain.conversation import Conversation, Item, accepted_item
 from service.domain.errors import InvalidInput
 from service.domain.events import (
-    USUAL,
     ConversationId,
     ItemAccepted,
     ItemId,
@@ -17,7 +16,6 @@ from service.domain.events import (
     Role,
     Sampling,
     TenantId,
-    Terms,
     TurnAsked,
     TurnId,
     TurnStarted,
@@ -36,6 +34,7 @@ from service.domain.new_items import (
 )
 from service.domain.plan import resolve_policy
 from service.domain.revision import RevisionDigest
+from service.domain.terms import USUAL, Terms
 from service.store import fleet, heads
 
 

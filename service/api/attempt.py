@@ -17,7 +17,6 @@ from service.domain.events import (
     KvSource,
     PlanKind,
     TenantId,
-    TokenLogprob,
     TurnCompleted,
     TurnParsed,
     TurnPinned,
@@ -25,6 +24,7 @@ from service.domain.events import (
 )
 from service.domain.evidence import Evidence, KvRequest
 from service.domain.plan import Engine
+from service.domain.scores import TokenLogprob
 from service.domain.transcript import Transcript, frame_of
 from service.domain.turn import Turn
 from service.engine import client

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from math import isfinite
 
 from service.domain.errors import InvalidInput
-from service.domain.events import OnDisconnect, Terms
+from service.domain.terms import OnDisconnect, Terms
 from service.settings import Settings
 
 LONGEST_DEADLINE_S = 7 * 24 * 3600.0

@@ -15,7 +15,8 @@ from service.api.database import Database
 from service.api.metrics import Metrics
 from service.api.rebuild_wait import Ring
 from service.domain.artifact import BootId
-from service.domain.events import USUAL, ConversationId, ItemId, TenantId, Terms, TurnId
+from service.domain.events import ConversationId, ItemId, TenantId, TurnId
+from service.domain.terms import USUAL, Terms
 from service.settings import Settings
 
 STORAGE_TROUBLE = (DBAPIError, PoolTimeout)

@@ -17,7 +17,8 @@ from service.api.turn_records import TurnRecords
 from service.conversation_flow import CANCELLED, DISCONNECTED, Accepted
 from service.domain.cuts import Retelling, Unkept, item_of
 from service.domain.errors import FenceLost, InvalidInput
-from service.domain.events import USUAL, ConversationId, OnDisconnect, TenantId, Terms, TurnId
+from service.domain.events import ConversationId, TenantId, TurnId
+from service.domain.terms import USUAL, OnDisconnect, Terms
 from service.store import turn_chunks
 from service.store.turn_queue import Claimed
 from service.store.turns import OpenTurn

@@ -19,6 +19,8 @@ from service.domain.fleet_events import (
 from service.domain.items import CallId, Part
 from service.domain.revision import RevisionDigest
 from service.domain.rollout_events import RolloutId, RolloutMove, RolloutStarted
+from service.domain.scores import TokenLogprob
+from service.domain.terms import Terms
 
 TenantId = NewType("TenantId", str)
 ConversationId = NewType("ConversationId", str)
@@ -41,13 +43,6 @@ class OnUpgrade(StrEnum):
     REPLAY = "replay"
     STAY = "stay"
     STAY_STRICT = "stay_strict"
-
-
-class OnDisconnect(StrEnum):
-    """What becomes of a turn when nobody listens to it any more."""
-
-    CONTINUE = "continue"
-    CANCEL = "cancel"
 
 
 class PolicyLevel(StrEnum):
@@ -84,20 +79,6 @@ class Sampling:
     top_p: float
     top_logprobs: int | None = None
     """Whether log-probabilities are asked for, and of how many other candidates for each token."""
-
-
-@dataclass(frozen=True, slots=True)
-class Candidate:
-    token: str
-    logprob: float
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TokenLogprob:
-    token: str
-    logprob: float
-    top: tuple[Candidate, ...] = ()
-    """The likeliest candidates in its place."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -184,20 +165,6 @@ class ResponseDeleted:
 
     name: ClassVar = "response.deleted"
     turn: TurnId
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Terms:
-    """Under which a turn runs, where they are not the usual ones."""
-
-    background: bool = False
-    """A worker runs it, and nobody waits."""
-    on_disconnect: OnDisconnect = OnDisconnect.CONTINUE
-    deadline_s: float | None = None
-    """From its acceptance on."""
-
-
-USUAL = Terms()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,10 +11,11 @@ from typing import Any
 from service.domain.artifact import BootId
 from service.domain.conversation import Item
 from service.domain.errors import EngineFailed, EverturnError, InvalidInput, RevisionMismatch
-from service.domain.events import Candidate, Role, Sampling, TenantId, TokenLogprob, TurnAsked
+from service.domain.events import Role, Sampling, TenantId, TurnAsked
 from service.domain.evidence import BOOT_HEADER, REVISION_HEADER, Evidence, KvRequest
 from service.domain.plan import Engine
 from service.domain.revision import RevisionDigest
+from service.domain.scores import Candidate, TokenLogprob
 from service.engine.messages import as_messages, wanted
 
 GENERATE_PATH = "/inference/v1/generate"

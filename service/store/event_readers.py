@@ -9,7 +9,6 @@ from service.domain.contract import Contract
 from service.domain.events import (
     AliasMoved,
     AttemptFailed,
-    Candidate,
     ConversationCreated,
     ConversationDeleted,
     ConversationErased,
@@ -23,7 +22,6 @@ from service.domain.events import (
     KvRefused,
     KvSource,
     MessageAccepted,
-    OnDisconnect,
     OnUpgrade,
     PlanKind,
     PolicyLevel,
@@ -31,8 +29,6 @@ from service.domain.events import (
     ResponseDeleted,
     Role,
     Sampling,
-    Terms,
-    TokenLogprob,
     TurnAsked,
     TurnCompleted,
     TurnFailed,
@@ -65,6 +61,8 @@ from service.domain.rollout_events import (
     Share,
     Strategy,
 )
+from service.domain.scores import Candidate, TokenLogprob
+from service.domain.terms import OnDisconnect, Terms
 
 Json = dict[str, Any]
 

@@ -8,9 +8,10 @@ import pytest
 from service.domain.artifact import ArtifactId, BootId
 from service.domain.conversation import Item
 from service.domain.errors import EngineFailed, InvalidInput, RevisionMismatch
-from service.domain.events import Candidate, ItemId, Role, Sampling, TenantId, TokenLogprob
+from service.domain.events import ItemId, Role, Sampling, TenantId
 from service.domain.evidence import Evidence, KvRequest
 from service.domain.revision import RevisionDigest
+from service.domain.scores import Candidate, TokenLogprob
 from service.engine import protocol
 from service.engine.protocol import Carried, Chunk, Done, GenerateSpec, Rendered, RenderMode
 

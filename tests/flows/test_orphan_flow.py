@@ -5,15 +5,8 @@ from sqlalchemy import Connection, text
 
 from service import orphan_flow, turn_flow
 from service.domain.cuts import TAKEN_OVER, Chunk
-from service.domain.events import (
-    AttemptFailed,
-    OnDisconnect,
-    Terms,
-    TurnCompleted,
-    TurnFailed,
-    TurnPinned,
-    TurnStreamed,
-)
+from service.domain.events import AttemptFailed, TurnCompleted, TurnFailed, TurnPinned, TurnStreamed
+from service.domain.terms import OnDisconnect, Terms
 from service.store import fleet, heads, turn_chunks, turn_queue, turns
 from service.store.turn_chunks import Said
 from service.store.turns import OpenTurn

@@ -6,7 +6,6 @@ from service.domain.contract import Contract
 from service.domain.events import (
     AliasMoved,
     AttemptFailed,
-    Candidate,
     ConversationCreated,
     ConversationDeleted,
     ConversationErased,
@@ -29,7 +28,6 @@ from service.domain.events import (
     ResponseDeleted,
     Role,
     Sampling,
-    TokenLogprob,
     TurnAsked,
     TurnCompleted,
     TurnFailed,
@@ -65,6 +63,7 @@ from service.domain.rollout_events import (
     Share,
     Strategy,
 )
+from service.domain.scores import Candidate, TokenLogprob
 
 TURN = TurnId("resp_01")
 V12 = RevisionDigest("rev_" + "12" * 32)
