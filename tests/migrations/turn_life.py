@@ -24,6 +24,7 @@ from service.store.connection import FLEET_ROLE, SERVICE_ROLE, make_engine
 from service.store.feed import Cursor, read_page
 from service.store.migrate import upgrade
 from service.turn_flow import Pinned
+from service.turn_request import TurnRequest
 from stack.postgres import EmbeddedPostgres
 from tests.flows.fleet import (
     ACME,
@@ -173,7 +174,7 @@ def _rebuilt_and_lost(recorder: Recorder, first: Running, new: RevisionDigest) -
         )
 
 
-def _accept(conn: Connection, request: conversation_flow.TurnRequest) -> conversation_flow.Accepted:
+def _accept(conn: Connection, request: TurnRequest) -> conversation_flow.Accepted:
     return conversation_flow.accept_turn(
         conn, request, owner="api_test", lease_s=LEASE_S, now=NOW, new_id=new_id
     )
