@@ -262,3 +262,13 @@ def test_a_failed_turn_leaves_the_call_open_for_its_output(stack: Stack, engine:
     assert post(stack, [output_of(first)], previous_response_id=first["id"]).status_code == 400
     engine.faults.no_tools = False
     assert post(stack, [output_of(first)], previous_response_id=first["id"]).status_code == 200
+
+
+def test_log_probabilities_are_left_out_of_an_answer_that_was_taken_apart(
+    stack: Stack, engine: SimulatedEngine
+) -> None:
+    engine.faults.says = [f"Let me see.{CALL}"]
+    response = asked(stack, include=["message.output_text.logprobs"])
+    assert response["output"][0]["content"][0]["logprobs"] == []
+    plain = asked(stack, tools=[], include=["message.output_text.logprobs"])
+    assert plain["output"][0]["content"][0]["logprobs"]

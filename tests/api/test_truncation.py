@@ -4,8 +4,8 @@ import httpx
 import pytest
 
 from tests.api.stack import Stack
-from tests.engines.simulated import BLOCK, SimulatedEngine
-from tests.engines.simulated_text import render
+from tests.engines.simulated import BLOCK, SimulatedEngine, text_of
+from tests.engines.simulated_text import called, render
 
 CONTEXT = 120
 ANSWER = 8
@@ -101,3 +101,25 @@ def test_a_count_of_tokens_is_of_the_prompt_that_was_cut(stack: Stack) -> None:
 def test_any_other_value_is_refused_by_name(shared_stack: Stack, value: object) -> None:
     refused = shared_stack.post(input="hello", truncation=value)
     assert (refused.status_code, refused.json()["error"]["param"]) == (400, "truncation")
+
+
+def test_what_a_function_gave_back_keeps_its_call_and_what_the_call_was_for(stack: Stack) -> None:
+    engine = stack.start_engine("a", alias=True)
+    first = stack.ask("0" * 60)
+    tools = [{"type": "function", "name": "f"}]
+    engine.faults.says = [called("f", "{}")]
+    second = stack.ask("1" * 20, previous_response_id=first["id"], tools=tools)
+    output = {"type": "function_call_output", "call_id": second["output"][0]["call_id"], "output": "2" * 20}
+    engine.faults.max_model_len = len(engine.prompts[-1])
+    third = stack.post(
+        input=[output],
+        previous_response_id=second["id"],
+        tools=tools,
+        truncation="auto",
+        max_output_tokens=ANSWER,
+    )
+    assert third.status_code == 200, third.text
+    assert "2 items were left out" in third.json()["kv"]["reason"]
+    text = "".join(text_of(token) for token in engine.prompts[-1])
+    assert text.endswith("1" * 20 + called("f", "{}") + "2" * 20)
+    assert "0" not in text
