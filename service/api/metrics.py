@@ -52,7 +52,10 @@ class Metrics:
             registry=self.registry,
             buckets=TTFT_BUCKETS_S,
         )
+        self._gauges()
 
+    def _gauges(self) -> None:
+        """Of what all processes share, as it is at each look."""
         self.rebuilds = Gauge(
             "everturn_rebuild_queue_depth",
             "Rebuilds that wait for a worker or are under way.",
@@ -71,7 +74,6 @@ class Metrics:
             ["alias", "state"],
             registry=self.registry,
         )
-
         self.turns_queued = Gauge(
             "everturn_turn_queue_depth",
             "Turns that workers run or are to run.",
