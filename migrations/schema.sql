@@ -451,16 +451,18 @@ CREATE VIEW audit.turn_provenance AS
                     WHEN ((pinned.payload ->> 'revision'::text) <> facts.requested_revision) THEN ((('pinned revision '::text || (pinned.payload ->> 'revision'::text)) || ' is not requested revision '::text) || facts.requested_revision)
                     WHEN (facts.prefill_revision IS NULL) THEN (('prefill engine '::text || facts.prefill_engine) || ' never registered'::text)
                     WHEN (facts.prefill_revision <> facts.artifact_revision) THEN ((((('prefill engine '::text || facts.prefill_engine) || ' registered as '::text) || facts.prefill_revision) || ', which is not artifact revision '::text) || facts.artifact_revision)
-                    WHEN ((facts.artifact_revision <> facts.decode_revision) AND (used.breach IS NOT NULL)) THEN ((('contract '::text || used.contract_id) || ': '::text) || used.breach)
-                    WHEN ((facts.artifact_revision <> facts.decode_revision) AND (used.contract_id IS NULL)) THEN ((('artifact revision '::text || facts.artifact_revision) || ' is not decode revision '::text) || facts.decode_revision)
+                    WHEN (COALESCE((facts.artifact_revision <> facts.decode_revision), false) AND (NOT (EXISTS ( SELECT
+                       FROM audit.contracts_used used
+                      WHERE ((used.tenant_id = facts.tenant_id) AND (used.turn_id = facts.turn_id) AND (used.attempt = (facts.attempt)::bigint) AND (used.breach IS NULL)))))) THEN COALESCE(( SELECT ((('contract '::text || used.contract_id) || ': '::text) || used.breach)
+                       FROM audit.contracts_used used
+                      WHERE ((used.tenant_id = facts.tenant_id) AND (used.turn_id = facts.turn_id) AND (used.attempt = (facts.attempt)::bigint))), ((('artifact revision '::text || facts.artifact_revision) || ' is not decode revision '::text) || facts.decode_revision))
                     WHEN (facts.decode_registered_revision IS NULL) THEN (('decode engine '::text || facts.decode_engine) || ' never registered'::text)
                     WHEN (facts.decode_registered_revision <> facts.decode_revision) THEN ((((('decode engine '::text || facts.decode_engine) || ' registered as '::text) || facts.decode_registered_revision) || ', which is not decode revision '::text) || facts.decode_revision)
                     WHEN (facts.decode_revision <> facts.requested_revision) THEN ((('decode revision '::text || facts.decode_revision) || ' is not requested revision '::text) || facts.requested_revision)
                     ELSE NULL::text
                 END AS "case"
-           FROM ((( VALUES (true)) one(is_there)
-             LEFT JOIN public.events pinned ON (((pinned.type = 'turn.pinned'::text) AND (pinned.tenant_id = facts.tenant_id) AND ((pinned.payload ->> 'turn'::text) = facts.turn_id) AND ((pinned.payload ->> 'attempt'::text) = facts.attempt))))
-             LEFT JOIN audit.contracts_used used ON (((facts.artifact_revision <> facts.decode_revision) AND (used.tenant_id = facts.tenant_id) AND (used.turn_id = facts.turn_id) AND (used.attempt = (facts.attempt)::bigint))))) AS first_divergence,
+           FROM (( VALUES (true)) one(is_there)
+             LEFT JOIN public.events pinned ON (((pinned.type = 'turn.pinned'::text) AND (pinned.tenant_id = facts.tenant_id) AND ((pinned.payload ->> 'turn'::text) = facts.turn_id) AND ((pinned.payload ->> 'attempt'::text) = facts.attempt))))) AS first_divergence,
         CASE
             WHEN (artifact_id IS NULL) THEN false
             WHEN ((artifact_revision <> decode_revision) AND (EXISTS ( SELECT

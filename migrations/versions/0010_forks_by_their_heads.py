@@ -1,8 +1,10 @@
-"""What a fork deleted is found without its turns.
+"""What a fork deleted is found without its turns, and contracts are looked up only for turns that could have one.
 
 This must not break the previous version, which serves while this runs and may be rolled back to:
 add what the next version needs in one release, and take away what none needs any more in a later one.
 """
+
+from pathlib import Path
 
 from alembic import op
 
@@ -10,6 +12,8 @@ revision = "0010"
 down_revision = "0009"
 branch_labels = None
 depends_on = None
+
+VIEWS = Path(__file__).parents[1] / "views"
 
 # What squawk warns of is meant: nothing serves on this schema yet.
 INDEX = """
@@ -19,7 +23,8 @@ CREATE INDEX ix_events_items_deleted ON events (tenant_id, stream, stream_versio
 
 
 def upgrade() -> None:
-    op.execute(INDEX.strip())
+    for sql in (INDEX, (VIEWS / "turn_provenance_v5.sql").read_text()):
+        op.execute(sql.strip().removesuffix(";"))
 
 
 def downgrade() -> None:

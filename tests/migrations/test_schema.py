@@ -17,9 +17,10 @@ from service.store.connection import make_engine
 from service.store.rollout_tables import rollouts
 from service.store.tables import Xid8
 from service.store.tenant_tables import tenants
+from service.store.turn_chunks import turn_chunks
 from stack.wheels import wheel_folder
 
-[METADATA] = {tenants.metadata, rollouts.metadata}
+[METADATA] = {table.metadata for table in (tenants, rollouts, turn_chunks)}
 REPOSITORY = Path(__file__).parents[2]
 REMAKE = "run `python -m migrations.dump` and look at the difference"
 
