@@ -7,6 +7,7 @@ from itertools import count
 from sqlalchemy import Connection
 
 from service import (
+    contract_flow,
     conversation_flow,
     erasure_flow,
     rebuild_run_flow,
@@ -16,7 +17,6 @@ from service import (
     turn_flow,
     turn_log,
 )
-from service.conversation_flow import NewMessage, TurnRequest
 from service.domain import rollout_events
 from service.domain.adapter import ServedAdapter, effective
 from service.domain.artifact import ArtifactId, BootId, MadeBy, RefusalReason
@@ -35,16 +35,20 @@ from service.domain.events import (
 )
 from service.domain.evidence import Evidence, Loaded, Published, Refusal
 from service.domain.limits import Limits
+from service.domain.new_items import NewMessage
 from service.domain.plan import Engine, EngineRole
 from service.domain.revision import RevisionDigest
 from service.domain.rollout_events import Drain, RolloutId, Share, Strategy
 from service.fork_flow import ForkPoint
 from service.store import event_store, keys, kv_deletions, rebuilds, retention, tenants
 from service.turn_flow import Pinned
+from service.turn_request import TurnRequest
 from tests.engines.simulated import descriptor
 
 BEGIN = datetime(2026, 3, 2, 9, 0, tzinfo=UTC)
 FAR_MS = 4_000_000_000_000
+CONTRACT_ENDS = datetime(2096, 1, 1, tzinfo=UTC)
+"""As all that must hold by the real clock: whether a contract is in force is the database's to say."""
 ACME = TenantId("acme")
 GLOBEX = TenantId("globex")
 
@@ -64,13 +68,14 @@ class Story:
         self.now += timedelta(**passed)
         return self.now
 
-    def engine(self, weights: str, boot: str, label: str) -> RevisionDigest:
-        rollout_flow.register_revision(self.conn, descriptor(weights), label=label)
+    def engine(self, weights: str, boot: str, label: str, version: str = "1") -> RevisionDigest:
+        measured = descriptor(weights, version=version)
+        rollout_flow.register_revision(self.conn, measured, label=label)
         engine = rollout_flow.NewEngine(
             boot=BootId(boot),
             address="http://127.0.0.1:8101",
             role=EngineRole.BOTH,
-            descriptor=descriptor(weights),
+            descriptor=measured,
             expected=None,
         )
         return rollout_flow.register_engine(
@@ -223,6 +228,7 @@ class Story:
                 tokens=read.tokens,
                 bytes=read.bytes,
                 seconds=0.02,
+                contract=pinned.pinned.contract,
             ),
             published=kept.artifact,
         )
@@ -355,6 +361,7 @@ def tell(conn: Connection) -> None:
     retention.set_retention(conn, GLOBEX, after_days=90, by="carol", now=story.later(minutes=1))
     _delete_kv(conn)
     _roll_back(story, v13)
+    _read_under_a_contract(story, v12)
 
 
 def _roll_back(story: Story, target: RevisionDigest) -> None:
@@ -388,6 +395,24 @@ def _step(story: Story, rollout: RolloutId) -> None:
         new_id=story.new_id,
         rebuild_min_tokens=8,
     )
+
+
+def _read_under_a_contract(story: Story, producer: RevisionDigest) -> None:
+    """A newer engine on the same weights: somebody has tried its answers, and vouches for them."""
+    chat = story.turn("what is a fjord")
+    reader = story.engine("12" * 32, "boot_c1", "v12 on a newer engine", version="2")
+    contract_flow.approve_contract(
+        story.conn,
+        reader=reader,
+        producer=producer,
+        waived=["engine_version"],
+        reason="equal answers to 500 prompts",
+        by="dora",
+        ends_at=CONTRACT_ENDS,
+        now=story.later(minutes=1),
+    )
+    story.move(reader, "alice")
+    story.turn("and a bight", chat=chat)
 
 
 def _delete_kv(conn: Connection) -> None:
