@@ -1,9 +1,11 @@
 """Histories of earlier releases, each version of each event in its place, fold as they did when they were made."""
 
 import json
+from functools import reduce
 from pathlib import Path
+from typing import get_args
 
-from service.domain.conversation import fold
+from service.domain.conversation import branch, evolve, fold
 from service.domain.events import ConversationEvent, ConversationId, TenantId
 from service.domain.items import ItemKind
 from service.domain.turn import TurnState
@@ -72,9 +74,34 @@ def test_an_erased_history_folds_to_what_happened_without_the_words() -> None:
     assert len(state.turns) == 1
 
 
-def test_every_version_of_every_event_of_a_conversation_stands_in_some_golden_file() -> None:
+def test_a_history_with_everything_between_an_answer_and_its_deletion_folds_to_what_is_left() -> None:
+    state = fold(TENANT, CHAT, events("second_schemas.jsonl"))
+    assert (state.version, state.deleted) == (22, True)
+    assert [item.id for item in state.items] == ["msg_01", "msg_02"]
+    assert [item.id for item in state.withdrawn] == ["msg_03", "msg_04", "msg_05"]
+    assert state.window == (0, 1, 2**32 - 1, 49152)
+    assert state.dead == frozenset(), "the refused artifact was another revision's, and is good for that one"
+    assert state.deleted_responses == {"resp_01"}
+    [answered, *lost] = state.turns.values()
+    assert (answered.state, answered.attempt, len(answered.refusals)) == (TurnState.COMPLETED, 2, 1)
+    assert None not in (answered.rebuilt, answered.streamed, answered.scored)
+    assert [turn.state for turn in lost] == [TurnState.FAILED, TurnState.FAILED]
+
+
+def test_a_fork_folds_onto_the_history_that_it_was_made_of() -> None:
+    parent = fold(TENANT, CHAT, events("second_schemas.jsonl")[:12])
+    fork = reduce(evolve, events("forked.jsonl"), branch(parent, ConversationId("conv_02")))
+    assert (fork.version, fork.alias, fork.deleted) == (2, "staging", False)
+    assert (fork.items, fork.window) == (parent.items, (0, 1, 2**32 - 1, 49152))
+    assert fork.fork is not None
+    assert [(one.conversation, one.tokens) for one in fork.ancestors] == [("conv_01", 4)]
+
+
+def test_every_version_of_every_event_stands_in_a_golden_file_and_a_conversations_in_a_history_that_is_folded() -> (
+    None
+):
     rows = {(row.type, row.schema_number) for path in FOLDER.glob("*.jsonl") for row in history(path.name)}
     alone = {tuple(path.stem.rsplit("_v", 1)) for path in Path(__file__).with_name("golden").glob("*.json")}
-    known = {(name, str(number)) for name, number in READERS}
-    assert known <= alone
-    assert rows <= set(READERS)
+    assert {(name, str(number)) for name, number in READERS} <= alone
+    of_conversations = {kind.name for kind in get_args(ConversationEvent)}
+    assert {known for known in READERS if known[0] in of_conversations} == rows
