@@ -174,3 +174,36 @@ def test_an_answer_without_choices_is_a_failure() -> None:
     with pytest.raises(EngineFailed):
         protocol.parse_answer(200, b'{"choices": []}')
     assert protocol.parse_answer(200, line(token_ids=[1])[6:].encode()).token_ids == (1,)
+
+
+def test_what_our_middleware_refuses_of_a_request_is_named_as_its_client_knows_it() -> None:
+    error = {"type": "invalid_request", "message": "no such thing", "param": "text.format.schema"}
+    failed = protocol.failure(400, json.dumps({"error": error}).encode())
+    assert isinstance(failed, InvalidInput)
+    assert (failed.param, failed.code) == ("text.format.schema", "invalid_json_schema")
+    other = protocol.failure(400, json.dumps({"error": error | {"param": "messages"}}).encode())
+    assert isinstance(other, InvalidInput)
+    assert (other.param, other.code) == ("input", "invalid_prompt")
+
+
+def test_an_answer_taken_apart_comes_over_the_wire() -> None:
+    found = {
+        "reasoning": "hm",
+        "reasoning_tokens": 1,
+        "content": None,
+        "calls": [{"name": "f", "arguments": "{}"}],
+    }
+    parsed = protocol.parse_parsed(200, json.dumps(found).encode())
+    assert (parsed.reasoning, parsed.content, parsed.calls) == ("hm", "", (("f", "{}"),))
+    with pytest.raises(EngineFailed):
+        protocol.parse_parsed(200, b'{"content": ""}')
+
+
+def test_the_form_of_an_answer_reaches_the_engine() -> None:
+    answer = {"token_ids": [1], "mode": "full", "reason": ""}
+    form = {"structured_outputs": {"json": "{}"}, "skip_special_tokens": False, "parsed": True}
+    rendered = protocol.parse_render(200, json.dumps(answer | {"form": form}).encode())
+    _, body = protocol.build_generate(replace(SPEC, form=rendered.form), stream=True)
+    assert body["sampling_params"]["structured_outputs"] == {"json": "{}"}
+    assert body["sampling_params"]["skip_special_tokens"] is False
+    assert "structured_outputs" not in protocol.build_generate(SPEC, stream=True)[1]["sampling_params"]

@@ -31,6 +31,16 @@ def test_a_paranoid_launch_is_a_paranoid_measurement(tmp_path: Path, options: tu
     assert connector_config(tmp_path, *options)["paranoid"] is bool(options)
 
 
+@pytest.mark.parametrize(
+    "options", [("--chat-template", "mine.jinja"), ("--chat-template=mine.jinja", "--seed", "1")]
+)
+def test_a_chat_template_that_vllm_is_given_is_part_of_what_is_measured(
+    tmp_path: Path, options: tuple[str, ...]
+) -> None:
+    assert connector_config(tmp_path, "--", *options)["chat_template"] == "mine.jinja"
+    assert connector_config(tmp_path)["chat_template"] is None
+
+
 def test_an_engine_learns_no_address_of_database_or_broker(tmp_path: Path) -> None:
     given = EngineOptions.parse(
         [
