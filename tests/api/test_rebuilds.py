@@ -6,8 +6,10 @@ from typing import Any
 
 import pytest
 
+from service.domain.artifact import ArtifactId
+from service.store import rebuild_progress, rebuilds
 from tests.api.rolling import advance, look, start
-from tests.api.stack import Stack, eventually, running_stack
+from tests.api.stack import Stack, eventually, running_stack, sse
 
 
 @pytest.fixture
@@ -68,6 +70,35 @@ def test_a_cancelled_rebuild_lets_its_turn_go_on_where_it_is(stack: Stack) -> No
     assert (answer["revision"], answer["kv"]["source"]) == (stack.engines[1].revision, "none")
     again = stack.admin.post(f"/admin/rebuilds/{row['id']}/retry")
     assert (again.status_code, "goes on without it" in again.text) == (409, True)
+
+
+def test_how_far_a_rebuild_is_shows_to_who_waits_and_to_operators(stack: Stack) -> None:
+    chat = talked(stack)
+    stack.move_alias(stack.engines[1])
+    seen: list[dict[str, Any]] = []
+
+    def ask() -> None:
+        body = {"input": "two", "conversation": chat, "stream": True}
+        with stack.http.stream("POST", "/v1/responses", json=body) as answer:
+            for event in sse(answer):
+                seen.append(event)  # noqa: PERF402 to be looked at while it grows
+
+    with ThreadPoolExecutor(1) as pool:
+        asked = pool.submit(ask)
+        eventually(lambda: listed(stack, state="queued"))
+        [row] = listed(stack, state="queued")
+        with stack.database.begin() as conn:
+            claim = rebuilds.claim(conn, rebuild=row["id"], owner="worker", lease_s=60)
+            assert claim is not None
+            part, boot = ArtifactId("kv_11111111"), stack.engines[1].boot
+            rebuild_progress.move(conn, claim, artifact=part, engine_boot=boot, tokens=8, refusal=None)
+        note = f"rebuilding: 8 of {row['tokens_total']} tokens"
+        eventually(lambda: any(note in event.get("text", "") for event in seen))
+        [running] = listed(stack, state="running")
+        assert (running["tokens_done"], running["partials"]) == (8, [part])
+        with stack.database.begin() as conn:
+            rebuilds.fail(conn, rebuild=claim.rebuild, fence=claim.fence, reason="the test is over")
+        asked.result()
 
 
 def test_a_cancelled_warm_up_is_no_failure_and_can_be_tried_again(stack: Stack) -> None:
