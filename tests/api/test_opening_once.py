@@ -39,6 +39,14 @@ def test_of_many_at_once_one_makes_it(shared_stack: Stack) -> None:
     assert len({answer.json()["id"] for answer in answers}) == 1
 
 
+def test_of_many_at_once_with_other_bodies_one_is_taken(shared_stack: Stack) -> None:
+    with ThreadPoolExecutor(8) as pool:
+        answers = list(
+            pool.map(lambda number: create(shared_stack, "bodies", metadata={"n": str(number)}), range(8))
+        )
+    assert sorted(answer.status_code for answer in answers) == [200] + [422] * 7
+
+
 def test_keys_are_each_tenants_own(shared_stack: Stack) -> None:
     other = shared_stack.client(shared_stack.other_tenant())
     assert create(shared_stack, "mine").json()["id"] != create(shared_stack, "mine", other).json()["id"]

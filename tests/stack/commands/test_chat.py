@@ -126,7 +126,7 @@ def test_ctrl_c_cancels_the_answer_and_the_next_line_is_answered(own_api: Stack,
         seen.until("cancelled")
         engine.faults.release.set()
         seen.type("two")
-        seen.until("kv none")
+        seen.until("tokens loaded")
         seen.type("/quit")
         seen.until("to go on")
         assert process.wait(PATIENCE_S) == 0
