@@ -64,6 +64,7 @@ class Placement:
                 turn=job.turn,
                 avoid=avoid,
                 rebuild_min_tokens=self._tools.settings.rebuild_min_tokens,
+                routing=self._tools.settings.routing,
                 now=self._tools.clock(),
                 new_id=self._tools.new_id,
             )

@@ -132,7 +132,6 @@ events = Table(
             "'kv.refused', 'turn.failed')"
         ),
     ),
-    Index("ix_events_occurred_at", "occurred_at", postgresql_using="brin"),
     Index(
         "ix_events_items_deleted",
         "tenant_id",
@@ -140,6 +139,7 @@ events = Table(
         "stream_version",
         postgresql_where=text("type = 'item.deleted'"),
     ),
+    Index("ix_events_occurred_at", "occurred_at", postgresql_using="brin"),
     Index("ix_events_feed", "txid", "position"),
     Index(
         ONE_ERASURE_PER_STREAM,
