@@ -1,0 +1,124 @@
+"""What goes wrong, where: at every step of every actor, before it and after it, chosen by the seed or by name."""
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from random import Random
+from typing import Protocol
+
+LATENCY_S = 0.02
+LONGEST_STOP_S = 15.0
+WEIGHT = {"api": 1.0, "worker": 10.0, "beat": 0.3, "engine": 0.3, "operator": 0.0}
+"""Of faults at a step: some actors have many steps, and some have few."""
+
+
+class Moment(StrEnum):
+    BEFORE = "before"
+    AFTER = "after"
+
+
+class Verdict(StrEnum):
+    GO_ON = "go on"
+    DIE = "die"
+    LOSE = "lose"
+    """The one who asked is told of a broken connection, whether it happened or not."""
+
+
+class Victim(Protocol):
+    name: str
+    kind: str
+    stopped_until_s: float
+
+    def kill(self) -> None: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Step:
+    """Of an actor: a transaction by the function that it is, or by an event it appends; a request to an engine; a message."""
+
+    name: str
+    moment: Moment
+
+    def __str__(self) -> str:
+        return f"{self.moment} {self.name}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Planned:
+    """A crash at one step, the `nth` time that it is reached."""
+
+    step: Step
+    nth: int = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rates:
+    """Per step, until the time of faults is over."""
+
+    crash: float = 0.0
+    stop: float = 0.0
+    lose: float = 0.0
+    engine: float = 0.0
+    """An engine dies, hangs, restarts as something else, or the store under it fails."""
+    message: float = 0.0
+    """A message is lost, doubled, late, or refused."""
+
+
+@dataclass(slots=True)
+class Faults:
+    random: Random
+    rates: Rates
+    now_s: Callable[[], float]
+    say: Callable[[str], None]
+    planned: Planned | None = None
+    until_s: float = 0.0
+    over: bool = False
+    """Sooner than that, once there is nobody left to be hurt."""
+    crashed: Counter[Step] = field(default_factory=Counter)
+    """At which steps something was killed."""
+    met: Counter[Step] = field(default_factory=Counter)
+    happened: Counter[str] = field(default_factory=Counter)
+
+    @property
+    def active(self) -> bool:
+        return not self.over and self.now_s() < self.until_s
+
+    def latency_s(self) -> float:
+        return self.random.random() * LATENCY_S
+
+    def meet(self, who: Victim, names: Sequence[str], moment: Moment) -> Verdict:
+        """Called at every step; kills or stops who is there, where that is due. One moment may be several steps."""
+        steps, name = [Step(name=one, moment=moment) for one in names], names[0]
+        self.met.update(steps)
+        weight = WEIGHT[who.kind]
+        if self._planned_now(steps) or (self.active and self.random.random() < self.rates.crash * weight):
+            self.crashed.update(steps)
+            self.happened[f"kill {who.kind}"] += 1
+            self.say(f"KILL {who.name} {moment} {name}")
+            who.kill()
+            return Verdict.DIE
+        if not self.active:
+            return Verdict.GO_ON
+        if self.random.random() < self.rates.stop * weight:
+            who.stopped_until_s = self.now_s() + self.random.random() * LONGEST_STOP_S
+            self.happened[f"stop {who.kind}"] += 1
+            self.say(f"STOP {who.name} until {who.stopped_until_s:.2f} {moment} {name}")
+        elif self.random.random() < self.rates.lose * weight:
+            self.happened["lose"] += 1
+            self.say(f"LOSE the connection of {who.name} {moment} {name}")
+            return Verdict.LOSE
+        return Verdict.GO_ON
+
+    def strikes(self, rate: float, what: str, among: Sequence[str]) -> str | None:
+        """One of them, where it is time for one."""
+        if not self.active or self.random.random() >= rate:
+            return None
+        chosen = self.random.choice(among)
+        self.happened[f"{what} {chosen}"] += 1
+        return chosen
+
+    def _planned_now(self, steps: Sequence[Step]) -> bool:
+        if self.planned is None or self.planned.step not in steps:
+            return False
+        return self.met[self.planned.step] == self.planned.nth

@@ -1,0 +1,142 @@
+"""As service.store.rollout_facts: what a rollout is judged by."""
+
+from collections.abc import Collection, Iterator
+from dataclasses import replace
+
+from service.domain.artifact import BootId
+from service.domain.events import ConversationId, OnUpgrade, TenantId, TurnId, TurnStarted
+from service.domain.plan import EngineState
+from service.domain.revision import RevisionDigest
+from service.domain.rollout import ACTIVE, Troubles
+from service.domain.rollout_events import RolloutId
+from service.store.rebuilds import RebuildState
+from service.store.rollout_facts import Candidate, Warmth
+from tests.simulation.store.fleet import live_engines
+from tests.simulation.store.rebuilds import end_by_hand
+from tests.simulation.tables import Session, WarmupRow
+
+
+def troubles(conn: Session, target: RevisionDigest, *, since: int, since_time: object) -> Troubles:
+    tables = conn.tables
+    failed = [
+        row.seen
+        for row in tables.rebuilds.values()
+        if row.seen.state is RebuildState.FAILED and row.seen.revision == target
+    ]
+    return Troubles(
+        refusals=sum(
+            position > since and revision == target and reason != "revision_mismatch"
+            for position, revision, reason in tables.refusals
+        ),
+        failed_attempts=sum(
+            position > since and revision == target for position, revision in tables.failures
+        ),
+        failed_rebuilds=sum(
+            seen.finished_at is not None
+            and seen.finished_at > since_time  # type: ignore[operator]
+            and not str(seen.reason).startswith("cancelled by ")
+            for seen in failed
+        ),
+        failed_canaries=0,
+    )
+
+
+def choose_warmups(conn: Session, rollout: RolloutId, alias: str, warm: int) -> None:
+    recent = sorted(conn.tables.recent.get(alias, {}).items(), key=lambda item: -item[1])
+    for place, ((tenant, stream), _) in enumerate(recent[:warm], 1):
+        row = WarmupRow(tenant=tenant, conversation=ConversationId(stream))
+        conn.set(conn.tables.warmups, (rollout, place), row)
+
+
+def warmth(conn: Session, rollout: RolloutId) -> Warmth:
+    states: list[tuple[WarmupRow, RebuildState | None]] = []
+    for _, row in _warmups(conn, rollout):
+        found = None if row.rebuild is None else conn.tables.rebuilds.get(row.rebuild)
+        states.append((row, None if found is None else found.seen.state))
+    done = [row for row, state in states if state is RebuildState.DONE]
+    return Warmth(
+        total=len(states),
+        waiting=sum(row.rebuild is None and row.skipped is None for row, _ in states),
+        running=sum(state in (RebuildState.QUEUED, RebuildState.RUNNING) for _, state in states),
+        done=len(done),
+        failed=sum(state is RebuildState.FAILED for _, state in states),
+        skipped=sum(row.skipped is not None or state is RebuildState.SUPERSEDED for row, state in states),
+        tokens_asked=sum(row.tokens for row, _ in states),
+        tokens_done=sum(row.tokens for row in done),
+    )
+
+
+def next_warmups(conn: Session, rollout: RolloutId, limit: int) -> list[Candidate]:
+    waiting = [
+        Candidate(place=place, tenant=row.tenant, conversation=row.conversation)
+        for place, row in _warmups(conn, rollout)
+        if row.rebuild is None and row.skipped is None
+    ]
+    return waiting[:limit]
+
+
+def warm_by(conn: Session, rollout: RolloutId, place: int, *, rebuild: str, tokens: int) -> None:
+    row = conn.tables.warmups[rollout, place]
+    conn.set(conn.tables.warmups, (rollout, place), replace(row, rebuild=rebuild, tokens=tokens))
+
+
+def skip(conn: Session, rollout: RolloutId, place: int, why: str) -> None:
+    row = conn.tables.warmups[rollout, place]
+    conn.set(conn.tables.warmups, (rollout, place), replace(row, skipped=why))
+
+
+def strict_on(conn: Session, revision: RevisionDigest) -> list[ConversationId]:
+    found = []
+    for (_, stream), head in conn.tables.heads.items():
+        latest = head.newest
+        strict = latest is not None and latest.started.on_upgrade is OnUpgrade.STAY_STRICT
+        if strict and head.last is not None and head.last.engine_revision == revision and not head.deleted:
+            found.append(ConversationId(stream))
+    return sorted(found)
+
+
+def needed(conn: Session, *, but: str) -> dict[str, frozenset[RevisionDigest]]:
+    found: dict[str, frozenset[RevisionDigest]] = {}
+    for alias, row in conn.tables.aliases.items():
+        if alias != but:
+            found[alias] = found.get(alias, frozenset()) | {row.revision}
+    for standing in conn.tables.rollouts.values():
+        rollout = standing.rollout
+        if rollout.alias != but and rollout.state in ACTIVE:
+            found[rollout.alias] = found.get(rollout.alias, frozenset()) | {rollout.source, rollout.target}
+    return found
+
+
+def drainable(conn: Session, source: RevisionDigest, kept: Collection[RevisionDigest]) -> tuple[BootId, ...]:
+    engines = live_engines(conn)
+    busy = {engine.boot for engine in engines if engine.revision in kept}
+    found = {e.boot for e in engines if e.revision == source and e.state is EngineState.READY}
+    return tuple(sorted(found - busy))
+
+
+def running_on(conn: Session, boots: Collection[BootId]) -> int:
+    return sum({e.boot: e.load for e in live_engines(conn) if e.boot in boots}.values())
+
+
+def supersede(conn: Session, rollout: RolloutId, *, alias: str, target: RevisionDigest, reason: str) -> int:
+    ended = 0
+    for name in list(conn.tables.unfinished):
+        seen = conn.tables.rebuilds[name].seen
+        started = _started(conn, seen.tenant, seen.conversation, seen.turn)
+        waited_for = seen.rollout is None and started.alias == alias and started.revision is None
+        if seen.revision == target and (seen.rollout == rollout or waited_for):
+            ended += end_by_hand(conn, name, RebuildState.SUPERSEDED, reason)
+    return ended
+
+
+def _warmups(conn: Session, rollout: RolloutId) -> Iterator[tuple[int, WarmupRow]]:
+    """By place, from 1 on without a gap."""
+    place = 1
+    while (row := conn.tables.warmups.get((rollout, place))) is not None:
+        yield place, row
+        place += 1
+
+
+def _started(conn: Session, tenant: TenantId, conversation: ConversationId, turn: TurnId) -> TurnStarted:
+    history = conn.tables.events[tenant, conversation]
+    return next(row.event for row in history if isinstance(row.event, TurnStarted) and row.event.turn == turn)
