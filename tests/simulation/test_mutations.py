@@ -10,7 +10,7 @@ from tests.simulation.run import run_seed
 from tests.simulation.scenario import of_seed, stormy
 from tests.simulation.substitution import simulated
 
-WITHIN_SEEDS = 250
+WITHIN_SEEDS = 100
 HELD_FOR_SEEDS = 25
 
 
