@@ -1,7 +1,7 @@
 .DEFAULT_GOAL := help
 PY := .venv/bin/python
 
-.PHONY: help demo up down status clean test check clients bench-kv bench-partitions bench-store chaos lock machines setup setup-dev
+.PHONY: help demo up down status clean test check clients bench-api bench-kv bench-partitions bench-store chaos lock machines setup setup-dev
 
 help: ## Show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
@@ -28,12 +28,16 @@ test: setup-dev ## Install what the tests need and run all of them, real vLLM in
 check: setup-dev ## Static checks: ruff, mypy, import-linter, deptry, squawk
 	@scripts/check.sh
 
-clients: ## Try openai-agents and LangChain against what `make up` started, in an environment of their own
+clients: ## Try openai-agents, LangChain and LiteLLM against what `make up` started, in environments of their own
 	@scripts/clients.sh
 
 bench-kv: setup-dev ## What stored KV gains and what the guard costs, on real vLLM; the last line is JSON
 	@test -d .everturn/checkpoints/v12 || $(PY) -m demo.checkpoints --root .everturn/checkpoints >/dev/null
 	@$(PY) -m bench.kv
+
+bench-api: setup-dev ## What the service adds to vLLM, what 1,000 streams weigh, whether memory stays flat; the last line is JSON
+	@test -d .everturn/checkpoints/v12 || $(PY) -m demo.checkpoints --root .everturn/checkpoints >/dev/null
+	@$(PY) -m bench.api
 
 bench-store: setup-dev ## The store against bare psycopg and its peers, its growth, and the audit over a million events; the last line is JSON
 	@$(PY) -m bench.store
