@@ -1,7 +1,7 @@
 .DEFAULT_GOAL := help
 PY := .venv/bin/python
 
-.PHONY: help demo up down status clean test check clients bench-api bench-kv bench-partitions bench-store chaos lock machines setup setup-dev
+.PHONY: help demo up down status clean test check clients bench-api bench-kv bench-partitions bench-store chaos faults lock machines setup setup-dev
 
 help: ## Show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
@@ -47,6 +47,9 @@ bench-partitions: setup-dev ## Events in one table and in hash partitions, side 
 
 chaos: setup-dev ## Kill service, worker and PostgreSQL at every message of a turn, some 45 minutes; the last line is JSON
 	@$(PY) -m bench.chaos
+
+faults: setup-dev ## Kill, stop and exchange processes at steps of turns and rebuilds, by 300 seeds, some 20 minutes; the last line is JSON
+	@$(PY) -m tests.faults
 
 machines: setup-dev ## The state machines of the store and the flows, for longer than CI has time for
 	@$(PY) -m bench.machines
