@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from bench.engine import BenchEngine, zygote
-from bench.peers import HITS, as_json, measure_guard, measure_peers
+from bench.peers import HITS, measure_guard, measure_peers
 from bench.prompts import TURN, prompt
 from bench.storage import measure_hashing, measure_storage
 
@@ -123,12 +123,10 @@ def measured(model: Path, folder: Path, *, quick: bool) -> dict[str, Any]:
             found = measure_hits(engine, (2048,) if quick else LENGTHS)
             saving = measure_saving(engine)
         guard = measure_guard(forks, folder)
-        peers = {} if quick else measure_peers(forks, model, folder)
+        peers = {} if quick else measure_peers(forks, model, folder, found[2048]["hit_s"])
     if len(found) > 1:
         for name in ("cold_s", "load_s", "hit_s"):
             print(f"slope of {name}: {slope_ms_per_1k(found, name):.0f} ms per 1,000 tokens")
-    if peers:
-        print(f"other connectors at 2,048 tokens: {as_json(peers)}")
     print(f"load {os.getloadavg()[0]:.1f} after the last measurement")
     return {
         "hit_speedup_2k": round(found[2048]["cold_s"] / found[2048]["hit_s"], 2),
@@ -139,10 +137,8 @@ def measured(model: Path, folder: Path, *, quick: bool) -> dict[str, Any]:
         "hash_ratio": round(hashing.hash_ratio, 3),
         "hit_limit_2k": round(found[2048]["cold_s"] / found[2048]["resident_s"], 2),
         "any_connector_ms": round(guard["any_connector_ms"], 3),
-        **{
-            name.replace("_s", "_ratio_2k"): round(peer / found[2048]["hit_s"], 3)
-            for name, peer in peers.items()
-        },
+        "cached_start_ms": round(hashing.cached_start_ms, 2),
+        **{name: round(ratio, 3) for name, ratio in peers.items()},
     }
 
 

@@ -1,7 +1,8 @@
 """Where the KV cache lies, and how copies keep their place beside the work that is queued there."""
 
+import os
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from typing import Any, Protocol
 
 import torch
@@ -15,6 +16,9 @@ class Device(Protocol):
     pins: bool
     """Copies are quicker, and go on by themselves, from and to host memory that is pinned."""
 
+    def thread_begins(self) -> None:
+        """In each thread that runs transfers, first of all; those that it starts inherit what this does."""
+
     def mark(self) -> Any:
         """Its work so far: copies wait for it, and for nothing later."""
 
@@ -25,6 +29,14 @@ class Device(Protocol):
 class Host:
     is_host = True
     pins = False
+
+    def thread_begins(self) -> None:
+        """Leaves the cores of the forward pass: vLLM binds its worker to them, one thread each, and threads inherit that.
+
+        Its core process, which started this one, has all that the operator gave.
+        """
+        with suppress(OSError):
+            os.sched_setaffinity(0, os.sched_getaffinity(os.getppid()))
 
     def mark(self) -> Any:
         return None  # whatever vLLM computes on a host is computed when it returns
@@ -40,6 +52,9 @@ class Cuda:
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
+
+    def thread_begins(self) -> None:
+        """Nothing: where a worker is bound, it is to what lies near its device."""
 
     def mark(self) -> Any:
         event = torch.cuda.Event()  # type: ignore[no-untyped-call]

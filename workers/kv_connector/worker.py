@@ -68,8 +68,9 @@ class WorkerSide:
         self._loader = loader
         self._saver = saver
         self._stalled_after_s = stalled_after_s
-        self._load_threads = ThreadPoolExecutor(THREADS, thread_name_prefix="everturn-load")
-        self._save_threads = ThreadPoolExecutor(THREADS, thread_name_prefix="everturn-save")
+        begin = paged.device.thread_begins
+        self._load_threads = ThreadPoolExecutor(THREADS, "everturn-load", initializer=begin)
+        self._save_threads = ThreadPoolExecutor(THREADS, "everturn-save", initializer=begin)
         self._loaded: SimpleQueue[tuple[str, Loaded | Refusal]] = SimpleQueue()
         self._saved: SimpleQueue[tuple[str, Published | str]] = SimpleQueue()
         self._running = 0

@@ -22,6 +22,9 @@ class LazyDevice:
     """What the model's own stream still has to do."""
     _lock: Lock = field(default_factory=Lock)
 
+    def thread_begins(self) -> None:
+        return
+
     def mark(self) -> Any:
         return len(self.computing)
 

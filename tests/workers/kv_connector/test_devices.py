@@ -1,5 +1,7 @@
 """Copies beside a device that works by itself: none is taken for done before it is, and none comes before what it waits for."""
 
+import os
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,9 +14,11 @@ from service.domain.evidence import Loaded, Published
 from tests.workers.kv_connector.lazy_device import LazyDevice
 from tests.workers.kv_connector.paged_fakes import Side, load_job, manifest_of, save, side
 from workers.kv_connector.devices import Cuda, Host, device_of
+from workers.kv_connector.jobs import Jobs
 from workers.kv_connector.loading import Loader
 from workers.kv_connector.paged import PagedBlocks
 from workers.kv_connector.saving import Saver
+from workers.kv_connector.worker import WorkerSide
 
 HANDLE = "kv_0123456789"
 
@@ -55,6 +59,39 @@ def test_what_is_saved_is_what_the_device_had_computed_by_then(tmp_path: Path) -
     reader.loader.load(load_job(manifest_of(reader, HANDLE)), None)
     for name, cache in reader.caches.items():
         assert torch.equal(cache[0], wanted[name])
+
+
+@pytest.fixture
+def bound() -> Iterator[set[int]]:
+    """The test's thread on one core, as vLLM binds its worker; gives those of the process that started this one."""
+    before, parents = os.sched_getaffinity(0), os.sched_getaffinity(os.getppid())
+    if len(parents) < 2:
+        pytest.skip("on one core there is nothing to leave")
+    os.sched_setaffinity(0, {min(before)})
+    yield parents
+    os.sched_setaffinity(0, before)
+
+
+def test_transfers_leave_the_cores_that_vllm_bound_its_worker_to(tmp_path: Path, bound: set[int]) -> None:
+    """Or saving and loading would run on the core of the forward pass, however many there are."""
+    engine, cores = side(tmp_path), set()
+    save(engine, HANDLE)
+    job = load_job(manifest_of(engine, HANDLE))
+    check = engine.store.read_block
+
+    def noted(*given: object) -> object:
+        cores.add(frozenset(os.sched_getaffinity(0)))
+        return check(*given)  # type: ignore[arg-type]
+
+    engine.store.read_block = noted  # type: ignore[method-assign,assignment]
+    worker = WorkerSide(engine.paged, engine.loader, engine.saver)
+    worker.start(Jobs(loads=(job,)))
+    while not (settled := worker.settled(idle=True)).loaded:
+        continue
+    worker.shutdown()
+    assert isinstance(settled.loaded["r"], Loaded)
+    assert cores == {frozenset(bound)}
+    assert len(os.sched_getaffinity(0)) == 1, "the forward pass stays where it was"
 
 
 def test_each_kind_of_device_is_known_or_refused() -> None:
