@@ -1,7 +1,6 @@
 """`POST /v1/responses`: a turn asked for, streamed or waited for, or only counted."""
 
 from dataclasses import dataclass, replace
-from re import fullmatch
 from time import monotonic
 from typing import Any, Self
 
@@ -13,7 +12,7 @@ from starlette.responses import JSONResponse, Response, StreamingResponse
 from service.api.acceptance import accept
 from service.api.body import read_object
 from service.api.channel import TurnChannel, View
-from service.api.conversations import if_match
+from service.api.conversations import idempotency_key, if_match
 from service.api.errors import RETRY_SOON, failed_turn_response
 from service.api.listening import ListenedStream, listen
 from service.api.prompt import carried_window, render_prompt
@@ -133,7 +132,7 @@ class _Asked:
 
     @classmethod
     def by(cls, request: Request, hash_: str) -> Self:
-        key = _idempotency_key(request)
+        key = idempotency_key(request)
         return cls(
             idempotency_key=key,
             request_hash=hash_,
@@ -196,15 +195,6 @@ def _policy(body: ResponseBody, asked: _Asked) -> OnUpgrade | None:
 def _pin(body: ResponseBody, asked: _Asked) -> RevisionDigest | None:
     given = body.revision or asked.revision or (body.metadata or {}).get("everturn.revision")
     return None if given is None else parse_digest(given, "revision")
-
-
-def _idempotency_key(request: Request) -> str | None:
-    key = request.headers.get("idempotency-key")
-    if key is not None and not fullmatch(r"[\x21-\x7e]{1,255}", key):
-        raise InvalidInput(
-            "'Idempotency-Key' must be 1 to 255 printable ASCII characters without spaces.", "Idempotency-Key"
-        )
-    return key
 
 
 async def _settled(channel: TurnChannel) -> None:

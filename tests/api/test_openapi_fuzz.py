@@ -68,7 +68,14 @@ def stack(postgres_server: EmbeddedPostgres, template_database: str) -> Iterator
 def fleet(stack: Stack) -> Known:
     other = stack.start_engine("b")
     key = stack.admin.post("/admin/keys", json={"scope": "auditor"}).json()["key_id"]
-    return {"digest": other.revision, "revision": other.revision, "boot": other.boot, "key_id": key}
+    stack.admin.put("/admin/tenants/spare", json={}).raise_for_status()
+    return {
+        "tenant": "spare",
+        "digest": other.revision,
+        "revision": other.revision,
+        "boot": other.boot,
+        "key_id": key,
+    }
 
 
 @pytest.fixture
@@ -86,7 +93,6 @@ def known(stack: Stack, fleet: Known) -> Known:
         "model": "production",
         "alias": "production",
         "name": "spare",
-        "tenant": "acme",
         "view": "turns",
     }
 
