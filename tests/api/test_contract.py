@@ -114,7 +114,7 @@ def test_items_of_every_kind_and_the_events_that_tell_them(stack: Stack) -> None
     assert breaches("ConversationItemList", listed) == []
     for item in listed["data"]:
         assert breaches("ConversationItem", http.get(f"{path}/{item['id']}").json()) == []
-    given = stack.ask([*response["output"], output_of(response)], tools=[WEATHER])
+    given = stack.post(input=[*response["output"], output_of(response)], tools=[WEATHER]).json()
     assert breaches("Response", given) == []
     echoed = http.get(f"/v1/responses/{given['id']}/input_items").json()
     assert breaches("ResponseItemList", echoed) == []
