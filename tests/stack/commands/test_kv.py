@@ -1,7 +1,10 @@
 """`everturn kv` as an operator sees it."""
 
-from collections.abc import Callable
+import json
+from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from threading import Thread
 
 import pytest
 
@@ -57,6 +60,53 @@ def test_damage_is_named_and_gives_status_1(
     assert f"kv_bad00000: block {own_name(name)} is not what was written" in out
     assert kv("quarantine", "kv_bad00000") == 0
     assert kv("verify") == 0
+
+
+@pytest.fixture
+def recorded(tmp_path: Path) -> Iterator[list[tuple[str, str]]]:
+    """A running service that knows which artifacts a conversation has; gives what it was asked, and with which key."""
+    asked: list[tuple[str, str]] = []
+
+    class Service(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            asked.append((self.path, self.headers["authorization"]))
+            body = json.dumps({"data": [{"artifact": "kv_new00000"}, {"artifact": "kv_evicted00"}]}).encode()
+            self.send_response(200)
+            self.send_header("content-length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *_: object) -> None:
+            return
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Service) as server:
+        Thread(target=server.serve_forever, daemon=True).start()
+        (tmp_path / "run").mkdir()
+        url = f"http://127.0.0.1:{server.server_port}"
+        (tmp_path / "run" / "ready.json").write_text(json.dumps({"url": url}))
+        (tmp_path / "keys.json").write_text(json.dumps({"operator_key": "secret"}))
+        yield asked
+        server.shutdown()
+
+
+def test_a_conversation_chooses_what_the_service_recorded_for_it(
+    kv: Callable[..., int], recorded: list[tuple[str, str]], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert kv("forget", "--conversation", "conv/1") == 0
+    assert "forgotten: 1 artifacts, 1 blocks" in capsys.readouterr().out
+    assert recorded == [("/admin/conversations/conv%2F1/artifacts", "Bearer secret")]
+    assert kv("ls") == 0
+    out = capsys.readouterr().out
+    assert "kv_old00000" in out
+    assert "kv_new00000" not in out
+
+
+def test_a_conversation_and_handles_choose_what_both_name(
+    kv: Callable[..., int], recorded: list[tuple[str, str]], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert kv("ls", "kv_old00000", "--conversation", "conv_1") == 0
+    assert "0 artifacts" in capsys.readouterr().out
+    assert len(recorded) == 1
 
 
 def test_forgetting_needs_a_choice(kv: Callable[..., int], capsys: pytest.CaptureFixture[str]) -> None:
