@@ -35,7 +35,7 @@ class Host:
 
         Its core process, which started this one, has all that the operator gave.
         """
-        with suppress(OSError):
+        with suppress(OSError, AttributeError):  # some systems have no such calls
             os.sched_setaffinity(0, os.sched_getaffinity(os.getppid()))
 
     def mark(self) -> Any:
