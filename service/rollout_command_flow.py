@@ -7,6 +7,7 @@ from sqlalchemy import Connection
 
 from service import shift_flow
 from service.domain.errors import Conflict, InvalidInput, NotFound
+from service.domain.plan import pick_decode
 from service.domain.revision import RevisionDigest
 from service.domain.rollout import ALL, Rollout, check_strategy
 from service.domain.rollout_events import (
@@ -132,10 +133,15 @@ def roll_back(
         back_of=rollout,
     )
     started = rollouts.start(conn, back, now=now)
-    if before.alias_moved:
+    if not before.alias_moved:
+        # The alias still points there: to wait would be to move who had not been moved.
+        reason = "the alias had not moved yet"
+    elif pick_decode(fleet.live_engines(conn, {before.source}), before.source) is not None:
+        # At once: a turn whose rebuild was superseded is planned anew in a moment, and not on what is being left.
+        reason = "an engine of before is ready"
+    else:
         return started
-    # The alias still points there: to wait would be to move who had not been moved.
-    return shift_flow.apply(conn, started, _all_moved(started.rollout, by), now=now)
+    return shift_flow.apply(conn, started, _all_moved(started.rollout, by, reason), now=now)
 
 
 def _at_once(before: Rollout) -> Strategy:
@@ -148,7 +154,7 @@ def _at_once(before: Rollout) -> Strategy:
     )
 
 
-def _all_moved(rollout: Rollout, by: str) -> RolloutStepped:
+def _all_moved(rollout: Rollout, by: str, reason: str) -> RolloutStepped:
     return RolloutStepped(
         rollout=rollout.id,
         step=rollout.step + 1,
@@ -156,7 +162,7 @@ def _all_moved(rollout: Rollout, by: str) -> RolloutStepped:
         percent=ALL,
         engines=(),
         by=by,
-        reason="the alias had not moved yet",
+        reason=reason,
     )
 
 

@@ -445,7 +445,8 @@ def test_rolling_back_what_is_done_undrains_the_engines_of_before(at: Scene) -> 
         at.step(rollout)
     assert (at.where(rollout)[0], at.states()[OLD]) == (RolloutState.DONE, "draining")
     successor = back(at, rollout)
-    assert (at.where(successor), at.states()[OLD]) == ((RolloutState.PLANNED, 0), "ready")
+    assert (at.where(successor), at.states()[OLD]) == ((RolloutState.SHIFTING, 100), "ready")
+    assert at.alias() == at.old, "an engine of before is ready: nobody waits for the next beat"
     at.step(successor)
     assert at.alias() == at.old
 
