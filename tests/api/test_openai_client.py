@@ -191,9 +191,9 @@ def test_a_key_of_another_scope_is_the_clients_permission_error(shared_stack: St
 
 
 def test_the_client_waits_out_a_rate_limit_by_itself(database: str) -> None:
-    with running_stack(database, requests_per_minute=120) as stack:
+    with running_stack(database, requests_per_minute=30) as stack:
         stack.start_engine("a", alias=True)
         client = stack.openai
         with pytest.raises(openai.RateLimitError):
-            deque(client.models.list() for _ in range(200))
+            deque(client.models.list() for _ in range(1000))
         assert client.with_options(max_retries=3).models.list().data
