@@ -1,7 +1,7 @@
 .DEFAULT_GOAL := help
 PY := .venv/bin/python
 
-.PHONY: help demo up down status clean test check clients bench-api bench-kv bench-partitions bench-store chaos faults lock machines setup setup-dev
+.PHONY: help demo up down status clean test check clients bench-api bench-kv bench-partitions bench-rollout bench-store chaos faults lock machines setup setup-dev
 
 help: ## Show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
@@ -41,6 +41,10 @@ bench-api: setup-dev ## What the service adds to vLLM, what 1,000 streams weigh,
 
 bench-store: setup-dev ## The store against bare psycopg and its peers, its growth, and the audit over a million events; the last line is JSON
 	@$(PY) -m bench.store
+
+bench-rollout: setup-dev ## A live load through v12 to v13 on real vLLM, two baselines, rebuilds and the service by themselves; the last line is JSON
+	@test -d .everturn/checkpoints/v12 || $(PY) -m demo.checkpoints --root .everturn/checkpoints >/dev/null
+	@$(PY) -m bench.rollout
 
 bench-partitions: setup-dev ## Events in one table and in hash partitions, side by side; the last line is JSON
 	@$(PY) -m bench.partitions
