@@ -55,13 +55,15 @@ def test_a_rollout_under_live_turns_fails_none_and_mixes_no_revisions(stack: Sta
 
     with beating(stack), ThreadPoolExecutor(TALKERS) as pool:
         talkers = [pool.submit(talk, chats[place::TALKERS]) for place in range(TALKERS)]
-        rollout = start(
-            stack, new.revision, warm=CHATS, shift=[50, 100], hold_s=[1, 0], limits=CALM, reason="better"
-        )
-        await_state(stack, rollout, "done")
-        moved_by = len(seen)
-        eventually(lambda: len(seen) > moved_by + 2 * CHATS)
-        over.set()
+        try:
+            rollout = start(
+                stack, new.revision, warm=CHATS, shift=[50, 100], hold_s=[1, 0], limits=CALM, reason="better"
+            )
+            await_state(stack, rollout, "done")
+            moved_by = len(seen)
+            eventually(lambda: len(seen) > moved_by + 2 * CHATS)
+        finally:
+            over.set()
         for talker in talkers:
             talker.result()
     assert wrong == []
