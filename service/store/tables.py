@@ -354,9 +354,7 @@ rebuilds = Table(
         unique=True,
         postgresql_where=text("state in ('queued', 'running')"),
     ),
-    Index(
-        "ix_rebuilds_partials", "tenant_id", "conversation_id", postgresql_where=text("partials <> '{}'")
-    ),
+    Index("ix_rebuilds_partials", "tenant_id", "conversation_id", postgresql_where=text("partials <> '{}'")),
     Index(
         ONE_ACTIVE_REBUILD,
         "turn_id",
