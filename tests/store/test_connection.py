@@ -145,6 +145,12 @@ def test_a_snapshot_stays_one_and_so_does_what_holds_for_it(own_engine: Engine) 
             assert conn.execute(text("SELECT current_setting('app.tenant')")).scalar_one() == "acme"
 
 
+def test_who_wants_no_transaction_has_none(own_engine: Engine) -> None:
+    with own_engine.connect().execution_options(isolation_level="AUTOCOMMIT") as conn:
+        own = [conn.execute(text("SELECT pg_current_xact_id()::text")).scalar_one() for _ in range(2)]
+    assert own[0] != own[1]
+
+
 def test_a_statement_ends_by_its_limit(conn: Connection) -> None:
     conn.execute(text("SET LOCAL statement_timeout = '10ms'"))
     with pytest.raises(DBAPIError) as caught:
