@@ -93,6 +93,7 @@ def test_the_environment_is_read_by_composition_roots_alone() -> None:
         "demo/__main__.py",
         "demo/control.py",
         "demo/train_adapter.py",
+        "demo/unguarded.py",
         "migrations/env.py",
         "service/__main__.py",
         "service/store/migrate.py",
