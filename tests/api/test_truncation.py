@@ -123,3 +123,21 @@ def test_what_a_function_gave_back_keeps_its_call_and_what_the_call_was_for(stac
     text = "".join(text_of(token) for token in engine.prompts[-1])
     assert text.endswith("1" * 20 + called("f", "{}") + "2" * 20)
     assert "0" not in text
+
+
+def test_a_call_is_not_left_out_to_make_its_output_fit(stack: Stack) -> None:
+    engine = stack.start_engine("a", alias=True)
+    tools = [{"type": "function", "name": "f"}]
+    engine.faults.says = [called("f", "{}")]
+    first = stack.ask("1" * 80, tools=tools)
+    output = {"type": "function_call_output", "call_id": first["output"][0]["call_id"], "output": "2"}
+    engine.faults.max_model_len = len(engine.prompts[-1])
+    refused = stack.post(
+        input=[output],
+        previous_response_id=first["id"],
+        tools=tools,
+        truncation="auto",
+        max_output_tokens=ANSWER,
+    )
+    assert refused.status_code == 400
+    assert refused.json()["error"]["code"] == "context_length_exceeded"
