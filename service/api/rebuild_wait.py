@@ -19,8 +19,8 @@ from service.turn_flow import Pinned
 
 log = getLogger(__name__)
 
-POLLS_S = (0.05, 0.25)
-"""While a rebuild should be a matter of moments, and after the first second."""
+POLL_SHARE, SHORTEST_POLL_S, LONGEST_POLL_S = 0.05, 0.02, 0.25
+"""Of what was waited so far: to look less often would add as much to what a rebuild takes."""
 
 
 class RebuildWithdrawn(Exception):
@@ -101,4 +101,4 @@ class RebuildWait:
             if unclaimed or waited > self._settings.rebuild_timeout_s:
                 return row
             note(f"rebuilding: {row.tokens_done} of {row.tokens_total} tokens")
-            await asyncio.sleep(POLLS_S[waited > 1])
+            await asyncio.sleep(min(max(POLL_SHARE * waited, SHORTEST_POLL_S), LONGEST_POLL_S))
