@@ -1,6 +1,7 @@
 """Each transaction of a turn: what it records, and what it refuses to record."""
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from sqlalchemy import Connection, Engine
@@ -126,7 +127,7 @@ def test_a_rebuild_on_another_revision_is_not_recorded(conn: Connection, field: 
         bytes=4,
         seconds=0.1,
     )
-    changes = {
+    changes: dict[str, dict[str, Any]] = {
         "evidence": {"revision": OTHER},
         "published": {"published": lie},
         "loaded": {"loaded": foreign},

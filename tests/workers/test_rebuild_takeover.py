@@ -68,7 +68,8 @@ def killed_after_some_chunks(database: str, warming: Waiting) -> Iterator[int]:
 
 def evidence_of(engine: RealEngine, warming: Waiting, fence: int) -> list[Evidence]:
     """Of each of its prefills under that fence."""
-    found, number = [], 1
+    found: list[Evidence] = []
+    number = 1
     while True:
         attempt = f"{warming.rebuild}.{fence}" + (f".{number}" if number > 1 else "")
         evidence = engine.evidence(attempt)

@@ -26,6 +26,7 @@ from tests.workers.kv_connector.paged_fakes import (
 )
 from tests.workers.kv_connector.prompts import prompt
 from workers.kv_connector.jobs import Jobs, LoadJob, SaveBlock, SaveJob
+from workers.kv_connector.paged import Buffer
 from workers.kv_connector.worker import Settled, WorkerSide
 
 HANDLE = "kv_0123456789"
@@ -132,7 +133,7 @@ def test_a_save_that_hangs_is_given_up_and_never_copies_blocks_that_went_back(
     copied: list[int] = []
     copy_out = engine.paged.copy_out
 
-    def counted(block_id: int, buffer: torch.Tensor) -> None:
+    def counted(block_id: int, buffer: Buffer) -> None:
         copied.append(block_id)
         copy_out(block_id, buffer)
 
