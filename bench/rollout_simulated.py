@@ -104,7 +104,7 @@ def scenario_of(load: Load) -> Scenario:
         storms=0.0,
         faults_until_s=0.0,
         strategy=Strategy(
-            warm=1000,
+            warm=load.conversations // 100,
             warm_tokens_per_s=None,
             shift=tuple(Share(percent=to, hold_s=int(half * share)) for to, share in SHIFT),
             drain=Drain.UNPINNED,

@@ -49,7 +49,6 @@ def live(fleet: Fleet, client: OpenAI, seed: int, fault: Fault) -> Run:
     watch = _watched(fleet, fault)
     fleet.arm(fault)
     told = _send_and_mend(fleet, client, ask, watch)
-    fleet.base.proxy.unwatch()
     exchanges = (
         first,
         Exchange(ask=ask, told=(told, settle(client, ask))),
@@ -137,6 +136,9 @@ def _send_and_mend(fleet: Fleet, client: OpenAI, ask: Ask, watch: Watch | None) 
             time.sleep(POLL_S)
         if not struck() and watch is not None:
             _quiet(watch)
+        # From here on nothing is broken any more, also if it was not reached.
+        fleet.base.proxy.unwatch()
+        fleet.disarm()
         fleet.mend()
         return sending.result()
 

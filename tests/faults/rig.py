@@ -70,6 +70,10 @@ class Fleet:
             self.fault, self.struck, self.counted = fault, None, 0
             self.taken = False
 
+    def disarm(self) -> None:
+        with self.lock:
+            self.fault = None
+
     def at(self, engine: EngineProcess, step: str) -> None:
         """Of an engine that stands still until this returns."""
         with self.lock:
