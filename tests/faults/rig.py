@@ -84,8 +84,9 @@ class Fleet:
             if self.counted < fault.site.number:
                 return
             self.taken = True
-        self.strike(fault, engine, None)
-        self.struck = f"{step} of {engine.weights}"
+            # Under the lock: who takes the fault away waits until it has happened, and mends it then.
+            self.strike(fault, engine, None)
+            self.struck = f"{step} of {engine.weights}"
 
     def strike(self, fault: Fault, engine: EngineProcess | None, session: Session | None) -> None:
         match fault.deed:
