@@ -186,7 +186,7 @@ def test_another_tokenizer_renders_the_history_anew(stack: Stack) -> None:
     answer = stack.ask("two", conversation=conversation)
     history = [("user", "one"), ("assistant", first), ("user", "two")]
     assert new.prompts == [tuple(render([{"role": r, "content": c} for r, c in history]))]
-    assert answer["kv"]["plan"] == "cold"
+    assert answer["kv"]["plan"] == "full_render"
 
 
 def test_a_template_that_is_not_append_only_is_rendered_in_full_and_stored_whole(stack: Stack) -> None:

@@ -1,6 +1,9 @@
 """Virtual time: an event loop that never waits, and what the product's modules find in the place of clock, threads and ids."""
 
 import asyncio
+import threading
+import time
+import uuid
 from asyncio import events, futures
 from collections.abc import Callable, Coroutine
 from datetime import UTC, datetime, timedelta
@@ -61,12 +64,17 @@ def running() -> VirtualLoop:
     return loop
 
 
+def is_elsewhere() -> bool:
+    """Asked by a thread of no simulation: of a service, say, that other tests have running in this very process."""
+    return threading.current_thread() is not threading.main_thread()
+
+
 def monotonic() -> float:
-    return running().time()
+    return time.monotonic() if is_elsewhere() else running().time()
 
 
 def utc_now() -> datetime:
-    return EPOCH + timedelta(seconds=running().time())
+    return datetime.now(UTC) if is_elsewhere() else EPOCH + timedelta(seconds=running().time())
 
 
 def new_id(prefix: str) -> str:
@@ -74,6 +82,8 @@ def new_id(prefix: str) -> str:
 
 
 def uuid4() -> UUID:
+    if is_elsewhere():
+        return uuid.uuid4()
     return UUID(int=running().random.getrandbits(128))
 
 
@@ -90,6 +100,9 @@ class Time:
 
     @staticmethod
     def sleep(seconds: float) -> None:
+        if is_elsewhere():
+            time.sleep(seconds)
+            return
         await_only(asyncio.sleep(seconds))
 
 

@@ -16,6 +16,8 @@ from functools import wraps
 from types import FunctionType, ModuleType
 from typing import Any
 
+from sqlalchemy import Connection
+
 from service.domain import canonical
 from service.domain.revision import Descriptor, RevisionDigest
 from tests.simulation import clock
@@ -86,9 +88,9 @@ def flow_functions() -> Iterator[tuple[str, FunctionType]]:
 
 def _replacements() -> Iterator[tuple[int, Callable[..., Any]]]:
     for name, theirs, ours in store_functions():
-        yield id(theirs), _noted(name, ours)
+        yield id(theirs), _noted(name, ours, theirs)
     for name, function in flow_functions():
-        yield id(function), _noted(name, function)
+        yield id(function), _noted(name, function, function)
 
 
 def _in_place_of(module: ModuleType, value: object, replaced: dict[int, Callable[..., Any]]) -> object:
@@ -107,11 +109,13 @@ def _in_place_of(module: ModuleType, value: object, replaced: dict[int, Callable
     return clock.Threads if value is threading else None
 
 
-def _noted(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
-    """So that a transaction can be told by what it did."""
+def _noted(name: str, function: Callable[..., Any], real: Callable[..., Any]) -> Callable[..., Any]:
+    """So that a transaction can be told by what it did; one of a service that other tests have running is left as it is."""
 
     @wraps(function)
     def noted(conn: Any, *args: Any, **kwargs: Any) -> Any:
+        if isinstance(conn, Connection):
+            return real(conn, *args, **kwargs)
         if isinstance(conn, Session):
             conn.calls.append(name)
         return function(conn, *args, **kwargs)

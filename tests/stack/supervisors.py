@@ -1,6 +1,7 @@
 """What the tests know of a supervisor in a process of its own, and of the processes it leaves behind."""
 
 import subprocess
+import sys
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,6 +10,12 @@ from typing import Protocol
 import psycopg
 
 REPOSITORY = Path(__file__).parents[2]
+WITH_DEFAULT_SIGINT = (
+    sys.executable,
+    "-c",
+    "import os, signal, sys; signal.signal(signal.SIGINT, signal.SIG_DFL); os.execv(sys.argv[1], sys.argv[1:])",
+)
+"""Before a command: what a shell starts in the background ignores Ctrl-C, and so would all that is started from there."""
 SITE_PACKAGES = Path(psycopg.__file__).parents[1]
 
 

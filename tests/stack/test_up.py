@@ -17,7 +17,7 @@ import pytest
 from stack.background import MARKS
 from stack.locks import lock_supervisor
 from stack.ports import find_free_port
-from tests.stack.supervisors import REPOSITORY
+from tests.stack.supervisors import REPOSITORY, WITH_DEFAULT_SIGINT
 from tests.workers.shards import write_checkpoint
 
 PATIENCE_S = 60.0
@@ -229,17 +229,9 @@ def test_where_nothing_runs_that_is_said_as_often_as_asked(machine: Machine, com
         assert machine.say(command) == Said(status=0, out=f"nothing runs in {machine.data}\n", err="")
 
 
-WITH_DEFAULT_SIGINT = (
-    sys.executable,
-    "-c",
-    "import os, signal, sys; signal.signal(signal.SIGINT, signal.SIG_DFL); os.execv(sys.argv[1], sys.argv[1:])",
-)
-
-
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_an_up_that_is_interrupted_leaves_nothing_running(machine: Machine, number: signal.Signals) -> None:
     command = machine.command("up", "--port", str(find_free_port()), "--model", str(machine.model))
-    # What a shell starts in the background ignores Ctrl-C, and so would all that is started from there.
     with subprocess.Popen(
         [*WITH_DEFAULT_SIGINT, *command], cwd=REPOSITORY, stderr=subprocess.PIPE, text=True
     ) as up:

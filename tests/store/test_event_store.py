@@ -7,7 +7,7 @@ from threading import Barrier
 from time import monotonic, sleep
 
 import pytest
-from sqlalchemy import Connection, Engine, event, text
+from sqlalchemy import Connection, Engine, event, select, text
 
 from service.domain.conversation import Conversation
 from service.domain.errors import FenceLost, Internal, VersionConflict
@@ -93,6 +93,7 @@ def test_an_append_is_one_statement_and_one_round_trip(conn: Connection) -> None
     def count(_conn: object, _cursor: object, statement: str, *_: object) -> None:
         sent.append(statement)
 
+    conn.execute(select(1))  # a transaction that has begun
     event.listen(conn, "before_cursor_execute", count)
     append(conn, created(), said("one"), started(), pinned(), completed())
     assert len(sent) == 1

@@ -17,6 +17,7 @@ import pytest
 from stack.cli import main
 from tests.api.stack import Stack, eventually
 from tests.stack.commands.talking import api, fails, own_api, where
+from tests.stack.supervisors import WITH_DEFAULT_SIGINT
 
 __all__ = ["api", "own_api"]
 
@@ -163,7 +164,10 @@ class Seen:
 def terminal(arguments: list[str]) -> Iterator[tuple["subprocess.Popen[bytes]", Seen]]:
     outside, inside = pty.openpty()
     process = subprocess.Popen(
-        [sys.executable, "-m", "stack", *arguments], stdin=inside, stdout=inside, stderr=inside
+        [*WITH_DEFAULT_SIGINT, sys.executable, "-m", "stack", *arguments],
+        stdin=inside,
+        stdout=inside,
+        stderr=inside,
     )
     os.close(inside)
     try:
