@@ -9,6 +9,7 @@ import json
 import threading
 from collections.abc import AsyncIterator, Callable, MutableMapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from hashlib import sha256
 from typing import Any, Self
 from uuid import uuid4
@@ -153,18 +154,19 @@ class SimulatedEngine:
         self._store = store
         self._evidence: dict[str, Evidence] = {}
         self._publishing: set[str] = set()
-        self._server = HttpServer(
-            Starlette(
-                routes=[
-                    Route("/everturn/identity", self._identity),
-                    Route("/everturn/render", self._render, methods=["POST"]),
-                    Route("/everturn/parse", self._parse, methods=["POST"]),
-                    Route("/everturn/attempts/{attempt}", self._attempt),
-                    Route("/inference/v1/generate", self._generate, methods=["POST"]),
-                ]
-            ),
-            port=port,
-        )
+        self._port = port
+
+    @cached_property
+    def _server(self) -> HttpServer:
+        """Bound when it is first needed: a twin that is only asked what it would have said holds no port."""
+        routes = [
+            Route("/everturn/identity", self._identity),
+            Route("/everturn/render", self._render, methods=["POST"]),
+            Route("/everturn/parse", self._parse, methods=["POST"]),
+            Route("/everturn/attempts/{attempt}", self._attempt),
+            Route("/inference/v1/generate", self._generate, methods=["POST"]),
+        ]
+        return HttpServer(Starlette(routes=routes), port=self._port)
 
     @property
     def revision(self) -> str:
