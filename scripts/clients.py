@@ -3,14 +3,10 @@
 Runs in a virtual environment of its own, which scripts/clients.sh makes. One line a client; exits 1 if one fails.
 """
 
-import argparse
-import asyncio
-import json
 import sys
-import traceback
-from pathlib import Path
 
 from agents import Agent, OpenAIConversationsSession, OpenAIResponsesModel, Runner, set_tracing_disabled
+from client_tries import main, require
 from langchain_openai import ChatOpenAI
 from openai import AsyncOpenAI
 
@@ -24,14 +20,14 @@ async def agents_with_a_session(url: str, key: str) -> str:
         session = OpenAIConversationsSession(openai_client=client)
         for question in QUESTIONS:
             result = await Runner.run(agent, question, session=session)
-            _require(result.final_output, "an answer")
+            require(result.final_output, "an answer")
         streamed = Runner.run_streamed(agent, "Say it again.", session=session)
         kinds = [event.type async for event in streamed.stream_events()]
-        _require(kinds, "events")
+        require(kinds, "events")
         items = await session.get_items()
-        _require(len(items) == 2 * len(QUESTIONS) + 2, f"six items, not {len(items)}")
+        require(len(items) == 2 * len(QUESTIONS) + 2, f"six items, not {len(items)}")
         await session.pop_item()
-        _require(len(await session.get_items()) == len(items) - 1, "one item less")
+        require(len(await session.get_items()) == len(items) - 1, "one item less")
         await session.clear_session()
     return "three turns, one streamed; an item taken back; the session cleared"
 
@@ -45,55 +41,22 @@ async def langchain_responses(url: str, key: str) -> str:
     for question in QUESTIONS:
         messages.append(("user", question))
         answer = await model.ainvoke(messages)
-        _require(answer.text, "an answer")
-        _require(answer.response_metadata.get("id"), "the response's id")
+        require(answer.text, "an answer")
+        require(answer.response_metadata.get("id"), "the response's id")
         messages.append(answer)
     chunks = [chunk async for chunk in model.astream([*messages, ("user", "Say it again.")])]
-    _require("".join(chunk.text for chunk in chunks), "streamed text")
+    require("".join(chunk.text for chunk in chunks), "streamed text")
     return "three turns by previous_response_id, one streamed"
 
 
 async def langchain_chat(url: str, key: str) -> str:
     model = ChatOpenAI(model="production", base_url=url, api_key=key, use_responses_api=False)
-    _require((await model.ainvoke(QUESTIONS[0])).text, "an answer")
+    require((await model.ainvoke(QUESTIONS[0])).text, "an answer")
     chunks = [chunk async for chunk in model.astream(QUESTIONS[0])]
-    _require("".join(chunk.text for chunk in chunks), "streamed text")
+    require("".join(chunk.text for chunk in chunks), "streamed text")
     return "one chat completion, one streamed"
 
 
-def _require(condition: object, what: str) -> None:
-    if not condition:
-        raise AssertionError(f"expected {what}")
-
-
-async def try_all(url: str, key: str) -> int:
-    failed = False
-    for attempt in (agents_with_a_session, langchain_responses, langchain_chat):
-        try:
-            print(f"ok      {attempt.__name__}: {await attempt(url, key)}")
-        except Exception:  # noqa: BLE001 whatever the client raises is the finding
-            failed = True
-            print(f"FAILED  {attempt.__name__}\n{traceback.format_exc()}")
-    return int(failed)
-
-
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--url", default="http://127.0.0.1:8000/v1")
-    parser.add_argument(
-        "--keys", type=Path, default=Path(".everturn/keys.json"), help="as `make up` keeps them"
-    )
-    chosen = parser.parse_args()
-    try:
-        key = json.loads(chosen.keys.read_text("utf-8"))["tenant_key"]
-    except (OSError, ValueError, KeyError) as error:
-        sys.stderr.write(
-            f"clients: no tenant's key in {chosen.keys}: {error!r}. Start the stack with `make up`.\n"
-        )
-        return 1
-    set_tracing_disabled(disabled=True)
-    return asyncio.run(try_all(chosen.url, key))
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    set_tracing_disabled(disabled=True)
+    sys.exit(main(__doc__, (agents_with_a_session, langchain_responses, langchain_chat)))

@@ -1,12 +1,11 @@
 """Where a command finds the operator's API and key: as given, else those of the stack on this machine."""
 
 import argparse
-import json
 from pathlib import Path
 
 import httpx
 
-from stack.errors import StackError
+from stack.local_api import local_address
 from workers.fleet_client import FleetClient
 
 
@@ -23,13 +22,6 @@ def fleet_client(given: argparse.Namespace, http: httpx.Client) -> FleetClient:
     home = given.data / "run"
     return FleetClient(
         http=http,
-        api=given.api.rstrip("/") if given.api else _local_address(home / "ready.json"),
+        api=given.api.rstrip("/") if given.api else local_address(given.data, "--api"),
         key_file=given.key_file or home / "operator.key",
     )
-
-
-def _local_address(ready: Path) -> str:
-    try:
-        return str(json.loads(ready.read_text())["url"])
-    except (OSError, ValueError, KeyError) as error:
-        raise StackError("no stack runs on this machine: start one with `make up`, or give --api") from error

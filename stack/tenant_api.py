@@ -8,6 +8,7 @@ from typing import Any
 import httpx
 
 from stack.errors import StackError
+from stack.local_api import local_address
 
 CONNECT_S = 10.0
 SILENCE_S = 60.0
@@ -63,17 +64,18 @@ def unreachable(http: httpx.Client, error: httpx.TransportError) -> StackError:
 def _address(given: argparse.Namespace) -> str:
     if given.base_url:
         return str(given.base_url).rstrip("/").removesuffix("/v1")
-    try:
-        return str(json.loads((given.data / "run" / "ready.json").read_text())["url"])
-    except (OSError, ValueError, KeyError) as error:
-        raise StackError(
-            "no stack runs on this machine: start one with `make up`, or give --base-url"
-        ) from error
+    return local_address(given.data, "--base-url")
 
 
 def _key(given: argparse.Namespace) -> str:
     if given.key_file:
-        key: str = given.key_file.read_text("utf-8").strip()
+        try:
+            key: str = given.key_file.read_text("utf-8").strip()
+        except (OSError, UnicodeDecodeError) as error:
+            why = error.strerror if isinstance(error, OSError) else "it is no text"
+            raise StackError(
+                f"--key-file {given.key_file} cannot be read: {why}; give the file with the secret that `everturn keys create` printed"
+            ) from error
         if not key or not key.isascii() or not key.isprintable():
             raise StackError(
                 f"{given.key_file} holds no key: put the secret that `everturn keys create` printed there"

@@ -110,6 +110,10 @@ def test_without_a_stack_or_a_key_it_says_so(tmp_path: Path, capsys: pytest.Capt
     data = ["--data", str(tmp_path)]
     assert "give --base-url" in fails([*data, "chat"], capsys)
     assert "give --key-file" in fails([*data, "chat", "--base-url", "http://127.0.0.1:1"], capsys)
+    nowhere = ["--base-url", "http://127.0.0.1:1", "--key-file", str(tmp_path / "nowhere")]
+    assert f"--key-file {tmp_path}/nowhere cannot be read: No such file" in fails(
+        [*data, "chat", *nowhere], capsys
+    )
     (tmp_path / "keys.json").write_text('{"tenant_key": "sk-x"}')
     told = fails([*data, "chat", "--base-url", "http://127.0.0.1:1", "--conversation", "c"], capsys)
     assert told.startswith("everturn: cannot reach http://127.0.0.1:1")
