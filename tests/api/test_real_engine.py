@@ -67,8 +67,8 @@ def cancelled(stack: Stack) -> list[dict[str, Any]]:
         with stack.http.stream("POST", "/v1/responses", json=body) as answer:
             events = sse(answer)
             live = [next(events)]
-            while not deltas(live):
-                live.append(next(events))
+            while not deltas(live) and (event := next(events, None)) is not None:
+                live.append(event)
             turn = live[0]["response"]["id"]
             status = stack.http.post(f"/v1/responses/{turn}/cancel").json()["status"]
             live += said(list(events))
@@ -144,6 +144,7 @@ def test_a_fork_answers_from_its_parents_kv_what_it_would_answer_without_any(
 def test_a_conversation_that_outgrows_the_context_goes_on_in_the_window_that_is_recorded(
     real_stack: Stack, v12_engine: RealEngine
 ) -> None:
+    """Case T6, on real vLLM."""
     conversation, context = real_stack.conversation(), v12_engine.identity["max_model_len"]
     long = {"conversation": conversation, "truncation": "auto", "max_output_tokens": 16, "temperature": 0}
     for letter in "abc":

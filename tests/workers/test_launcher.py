@@ -33,6 +33,10 @@ def beats(api: FakeApi) -> int:
     return sum(c.path.endswith("/heartbeat") for c in api.calls)
 
 
+def told(api: FakeApi) -> list[str]:
+    return [call.query for call in api.calls if call.path.endswith("/heartbeat")]
+
+
 def test_a_measured_engine_is_registered_with_the_operator_key(launched: Launched, api: FakeApi) -> None:
     serve(launched, api)
     call = api.calls[0]
@@ -60,6 +64,16 @@ def test_heartbeats_come_three_times_a_lease(launched: Launched, api: FakeApi) -
     began, before = time.monotonic(), beats(api)
     until(lambda: beats(api) >= before + 6, "no heartbeats")
     assert 0.8 < time.monotonic() - began < 4.0
+
+
+def test_a_heartbeat_tells_what_the_engine_itself_counts_as_unanswered(
+    launched: Launched, api: FakeApi
+) -> None:
+    launched.behave(load=4)
+    serve(launched, api)
+    until(lambda: told(api)[-1:] == ["requests=4"], "it was never told")
+    launched.behave(load=0)
+    until(lambda: told(api)[-1:] == ["requests=0"], "that it has none was never told")
 
 
 def test_an_engine_whose_weights_changed_in_place_ends_and_leaves(launched: Launched, api: FakeApi) -> None:
@@ -96,7 +110,7 @@ def test_an_engine_outlives_an_api_that_is_away(launched: Launched, api: FakeApi
     launched.signal(TERM)
     status, said = launched.end()
     assert status == 0
-    assert said.count("503") == 2, "once for each time away"
+    assert said.count("trying again") == 2, "once for each time away"
 
 
 def test_a_key_that_is_refused_later_does_not_end_the_engine(launched: Launched, api: FakeApi) -> None:
