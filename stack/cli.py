@@ -2,58 +2,45 @@
 
 import argparse
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from importlib import import_module
 from pathlib import Path
 
 from service.domain.errors import EverturnError
-from stack.commands import (
-    audit,
-    chat,
-    contract,
-    erase,
-    events,
-    guard,
-    import_transcripts,
-    keys,
-    kv,
-    local,
-    rebuilds,
-    retention,
-    revision,
-    rollout,
-)
 from stack.errors import StackError, unusable
 
 DATA = Path(".everturn")
 
-COMMANDS = (
-    local,
-    chat,
-    import_transcripts,
-    guard,
-    revision,
-    rollout,
-    rebuilds,
-    kv,
-    events,
-    erase,
-    contract,
-    keys,
-    audit,
-    retention,
-)
+COMMANDS = {
+    "local": ("up", "down", "status", "clean"),
+    "chat": ("chat",),
+    "import_transcripts": ("import",),
+    "guard": ("guard",),
+    "revision": ("revision",),
+    "rollout": ("rollout",),
+    "rebuilds": ("rebuilds",),
+    "kv": ("kv",),
+    "events": ("events",),
+    "erase": ("erase",),
+    "contract": ("contract",),
+    "keys": ("keys", "tenants"),
+    "audit": ("audit",),
+    "retention": ("retention",),
+}
+"""Modules of stack/commands, each with what it adds: a command loads its own alone, since all of them take a second."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(
-        prog="everturn", description="Keeps conversations alive across model upgrades."
-    )
-    parser.add_argument(
+    options = argparse.ArgumentParser(add_help=False)
+    options.add_argument(
         "--data", type=Path, default=DATA, help="of the stack on this machine (default: %(default)s)"
     )
+    parser = argparse.ArgumentParser(
+        prog="everturn", description="Keeps conversations alive across model upgrades.", parents=[options]
+    )
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    for module in COMMANDS:
-        module.add(commands)
+    for module in _modules(options.parse_known_args(arguments)[1]):
+        import_module(f"stack.commands.{module}").add(commands)
     given = parser.parse_args(arguments)
     given.data = given.data.absolute()
     try:
@@ -68,3 +55,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print("everturn: interrupted; `make down` stops what still runs", file=sys.stderr)
         return 130
     return status
+
+
+def _modules(arguments: Sequence[str]) -> Iterable[str]:
+    """All where the first argument is no command: help and errors list them."""
+    named = [module for module, names in COMMANDS.items() if set(names) & set(arguments[:1])]
+    return named or COMMANDS
