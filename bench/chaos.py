@@ -1,4 +1,4 @@
-"""`make chaos`: a turn, and a rebuild, broken at every message between a process and PostgreSQL; the record is checked each time.
+"""`make chaos`: a turn, a tool call and a rebuild, broken at every message between a process and PostgreSQL; the record is checked each time.
 
 The faults are enumerated from one that goes well: see tests/chaos. The last line is one JSON object; status 1 where anything is wrong.
 """
@@ -22,8 +22,10 @@ from tests.chaos.client import connect
 from tests.chaos.faults import OF_A_REBUILD, OF_A_TURN, choose
 from tests.chaos.rig import Rig, rebuilding_rig, rig
 from tests.chaos.sweep import A_TURN, Run, Tally, a_rebuild, sweep, trace
+from tests.chaos.tool_loop import calling, sweep_loops, trace_loop
 
 TURNS = 500
+LOOPS = 300
 REBUILDS = 200
 SAY_EVERY = 25
 
@@ -40,6 +42,9 @@ class Swept:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--turns", type=int, default=TURNS, help="to break at messages of the service")
+    parser.add_argument(
+        "--loops", type=int, default=LOOPS, help="of a tool, to break at messages of the service"
+    )
     parser.add_argument("--rebuilds", type=int, default=REBUILDS, help="to break at messages of the worker")
     given = parser.parse_args()
     # What was started is stopped also where this is told to end.
@@ -48,6 +53,9 @@ def main() -> int:
     parts = []
     with scratch() as folder, rig(folder) as made:
         parts.append(swept("turn", made, given.turns))
+    with scratch() as folder, rig(folder) as made:
+        calling(made)
+        parts.append(swept("loop", made, given.loops))
     with scratch() as folder, rebuilding_rig(folder) as made:
         parts.append(swept("rebuild", made, given.rebuilds))
     found = report(parts) | {"seconds": round(time.monotonic() - began)}
@@ -56,9 +64,9 @@ def main() -> int:
 
 
 def swept(name: str, made: Rig, runs: int) -> Swept:
-    scenario = A_TURN if name == "turn" else a_rebuild(made)
+    scenario = a_rebuild(made) if name == "rebuild" else A_TURN
     client = connect(made.url, made.secrets.tenant)
-    passed = trace(made, client, scenario)
+    passed = trace_loop(made, client) if name == "loop" else trace(made, client, scenario)
     print(f"a {name} is {len(passed)} messages between its process and the database", flush=True)
     began = time.monotonic()
     seen: list[Run] = []
@@ -72,8 +80,11 @@ def swept(name: str, made: Rig, runs: int) -> Swept:
         if len(seen) % SAY_EVERY == 0:
             print(f"{name}: {len(seen)} of {runs} runs, {time.monotonic() - began:.0f} s", flush=True)
 
-    kinds = OF_A_TURN if name == "turn" else OF_A_REBUILD
-    tally = sweep(made, client, choose(passed, runs, kinds), said, scenario)
+    faults = choose(passed, runs, OF_A_REBUILD if name == "rebuild" else OF_A_TURN)
+    if name == "loop":
+        tally = sweep_loops(made, client, faults, said)
+    else:
+        tally = sweep(made, client, faults, said, scenario)
     client.close()
     broken = tally.broken()
     with made.database.connect() as conn:

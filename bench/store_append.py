@@ -5,8 +5,6 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
-from itertools import islice
-from uuid import uuid4
 
 import psycopg
 from sqlalchemy import Engine
@@ -18,6 +16,7 @@ from service.store import event_store
 from service.store.chain import SALT_BYTES
 from service.store.codec import encode, to_json_text
 from service.store.connection import BEGIN_WITH, SERVICE_ROLE, make_engine
+from service.store.new_ids import new_id
 from stack.postgres import EmbeddedPostgres
 
 TENANT = TenantId("acme")
@@ -74,8 +73,8 @@ def told(writers: int, rates: dict[str, list[float]], middles: dict[str, list[fl
 def run_round(write: Write, writers: int, turns: int) -> tuple[float, float]:
     """Turns per second, and the median of one."""
     took: list[float] = []
-    work = [list(islice(history(uuid4().hex, turns), turns)) for _ in range(writers)]
-    threads = [threading.Thread(target=write, args=(f"conv_{uuid4().hex}", part, took)) for part in work]
+    work = [list(history(turns)) for _ in range(writers)]
+    threads = [threading.Thread(target=write, args=(new_id("conv_"), part, took)) for part in work]
     started = time.perf_counter()
     for thread in threads:
         thread.start()

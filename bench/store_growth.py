@@ -4,7 +4,6 @@ import statistics
 import time
 from collections.abc import Callable
 from datetime import timedelta
-from uuid import uuid4
 
 import psycopg
 from sqlalchemy import Connection, Engine
@@ -18,6 +17,7 @@ from service.domain.evidence import Published
 from service.domain.revision import RevisionDigest
 from service.store import artifacts, event_store, heads
 from service.store.connection import make_engine
+from service.store.new_ids import new_id
 from stack.postgres import EmbeddedPostgres
 from tests.flows.fleet import NOW, Running, add_engine, move_alias, plan
 
@@ -60,7 +60,7 @@ def written(server: EmbeddedPostgres, engine: Engine, turns: int) -> float:
     """Bytes a turn, of as many conversations of that length as are 2,000 turns together."""
     before, conversations = stored_bytes(server), 2000 // turns or 1
     for _ in range(conversations):
-        write_ours(engine, f"conv_{uuid4().hex}", list(history(uuid4().hex, turns)), [])
+        write_ours(engine, new_id("conv_"), list(history(turns)), [])
     return (stored_bytes(server) - before) / (turns * conversations)
 
 
@@ -84,8 +84,8 @@ def plan_figures(server: EmbeddedPostgres, engine: Engine, revision: RevisionDig
 
 def accepted(engine: Engine, answered: int, revision: RevisionDigest) -> Running:
     """A conversation with so many answers and as many artifacts, whose next turn waits for its plan."""
-    told: list[Turn] = list(history(uuid4().hex, answered + 1, revision))
-    stream, version = f"conv_{uuid4().hex}", 0
+    told: list[Turn] = list(history(answered + 1, revision))
+    stream, version = new_id("conv_"), 0
     with engine.begin() as conn:
         limit(conn, Reach(tenant=TENANT))
         for events in (
@@ -109,7 +109,7 @@ def accepted(engine: Engine, answered: int, revision: RevisionDigest) -> Running
 
 def published(revision: RevisionDigest, tokens: int) -> Published:
     return Published(
-        artifact=ArtifactId(f"kv_{uuid4().hex}"),
+        artifact=ArtifactId(new_id("kv_")),
         revision=revision,
         producer=BOOT,
         made_by=MadeBy.DECODE,

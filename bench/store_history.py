@@ -22,6 +22,7 @@ from service.domain.events import (
     TurnStarted,
 )
 from service.domain.revision import RevisionDigest
+from service.store.new_ids import new_id
 
 PROMPT, OUTPUT = 80, 120
 TURN_TOKENS = PROMPT + OUTPUT
@@ -53,19 +54,17 @@ class Turn:
         return next(event.turn for event in self.accepted if isinstance(event, TurnStarted))
 
 
-def history(
-    name: str, turns: int, revision: RevisionDigest = REVISION, text: Text | None = None
-) -> Iterator[Turn]:
+def history(turns: int, revision: RevisionDigest = REVISION, text: Text | None = None) -> Iterator[Turn]:
     """Each turn extends the window of the one before it; they are in `words` unless another text is given."""
     before: TurnId | None = None
     for number in range(turns):
-        turn = one_turn(f"{name}_{number}", before, number * TURN_TOKENS, revision, text or words)
+        turn = one_turn(before, number * TURN_TOKENS, revision, text or words)
         yield turn
         before = turn.id
 
 
-def one_turn(name: str, extends: TurnId | None, window: int, revision: RevisionDigest, text: Text) -> Turn:
-    turn, said = TurnId(f"resp_{name}"), ItemId(f"msg_{name}")
+def one_turn(extends: TurnId | None, window: int, revision: RevisionDigest, text: Text) -> Turn:
+    turn, said = TurnId(new_id("resp_")), ItemId(new_id("msg_"))
     accepted: list[Event] = [
         MessageAccepted(item=said, role=Role.USER, text=text(QUESTION_WORDS)),
         TurnStarted(
@@ -90,7 +89,7 @@ def one_turn(name: str, extends: TurnId | None, window: int, revision: RevisionD
     completed = TurnCompleted(
         turn=turn,
         attempt=1,
-        item=ItemId(f"msg_a{name}"),
+        item=ItemId(new_id("msg_")),
         text=text(ANSWER_WORDS),
         finish_reason="stop",
         extends=extends,

@@ -13,7 +13,6 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
-from uuid import uuid4
 
 import psycopg
 
@@ -22,6 +21,7 @@ from bench.store_growth import stored_bytes
 from bench.store_history import Text, Turn, history, letters, words
 from service.domain.events import Event, MessageAccepted, TurnCompleted
 from service.store.codec import encode, to_json_text
+from service.store.new_ids import new_id
 from stack.postgres import EmbeddedPostgres
 
 HOME = Path(".everturn/peers")
@@ -110,7 +110,7 @@ def speed_figures(server: EmbeddedPostgres, peers: Peers, rounds: int) -> dict[s
             ours, _ = run_round(lambda s, w, t: write_ours(engine, s, w, t), writers, PER_CONVERSATION)
             rates["ours"].append(ours)
             for way in WAYS:
-                work = [list(history(uuid4().hex, PER_CONVERSATION)) for _ in range(writers)]
+                work = [list(history(PER_CONVERSATION)) for _ in range(writers)]
                 rates[way].append(peers.run(way, work)["rate"])
         middle = {way: statistics.median(of[1:]) for way, of in rates.items()}  # the first warms up
         shown = ", ".join(f"{way} {rate:.0f}" for way, rate in middle.items())
@@ -124,11 +124,11 @@ def speed_figures(server: EmbeddedPostgres, peers: Peers, rounds: int) -> dict[s
 def size_figures(server: EmbeddedPostgres, peers: Peers, kind: str, text: Text) -> dict[str, float]:
     """Bytes on disk of conversations of 200 turns, indexes and all; ours hold the token ids as well."""
     engine = service_engine(server)
-    told = [list(history(uuid4().hex, LONG, text=text)) for _ in range(CONVERSATIONS)]
+    told = [list(history(LONG, text=text)) for _ in range(CONVERSATIONS)]
     text_bytes = sum(len(plain(turn)["question"] + plain(turn)["answer"]) for turn in told[0])
     sizes, last = {"ours": -stored_bytes(server)}, dict[str, float]()
     for turns in told:
-        write_ours(engine, f"conv_{uuid4().hex}", turns, [])
+        write_ours(engine, new_id("conv_"), turns, [])
     sizes["ours"] += stored_bytes(server)
     engine.dispose()
     for way in GRAPHS:

@@ -113,7 +113,7 @@ CREATE TABLE public.events (
     chain bytea NOT NULL,
     CONSTRAINT ck_events_chain CHECK ((octet_length(chain) = 32)),
     CONSTRAINT ck_events_commitment CHECK ((octet_length(commitment) = 32)),
-    CONSTRAINT ck_events_committed CHECK (((type <> ALL (ARRAY['message.accepted'::text, 'turn.completed'::text, 'attempt.failed'::text])) OR (commitment IS NOT NULL))),
+    CONSTRAINT ck_events_committed CHECK (((type <> ALL (ARRAY['message.accepted'::text, 'function_call.accepted'::text, 'function_call_output.accepted'::text, 'reasoning.accepted'::text, 'turn.asked'::text, 'turn.streamed'::text, 'turn.scored'::text, 'turn.parsed'::text, 'turn.completed'::text, 'attempt.failed'::text])) OR (commitment IS NOT NULL))),
     CONSTRAINT ck_events_payload CHECK ((jsonb_typeof(payload) = 'object'::text)),
     CONSTRAINT ck_events_schema_number CHECK ((schema_number > 0)),
     CONSTRAINT ck_events_stream CHECK (((tenant_id <> ''::text) AND (stream <> ''::text))),
@@ -499,7 +499,8 @@ CREATE VIEW audit.cross_revision_hits AS
     decode_engine,
     decode_revision,
     tokens_loaded,
-    first_divergence
+    first_divergence,
+    "position"
    FROM audit.turn_provenance
   WHERE ((artifact_id IS NOT NULL) AND cross_revision);
 

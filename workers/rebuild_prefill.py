@@ -3,7 +3,6 @@
 import logging
 import time
 from dataclasses import dataclass
-from uuid import uuid4
 
 from service.domain.artifact import ArtifactId
 from service.domain.errors import EngineFailed, RebuildFailed
@@ -13,6 +12,7 @@ from service.domain.plan import Engine
 from service.domain.revision import RevisionDigest
 from service.engine.client import prefill, prefill_evidence
 from service.engine.protocol import GenerateSpec, cache_salt
+from service.store.new_ids import new_id
 from workers.pool_process import PoolProcess
 
 log = logging.getLogger(__name__)
@@ -48,7 +48,7 @@ def prefill_chunk(process: PoolProcess, wanted: Prefill) -> Evidence:
         attempt=wanted.attempt,
         tenant=wanted.tenant,
         offer=wanted.offer,
-        publish=ArtifactId(f"kv_{uuid4().hex}"),
+        publish=ArtifactId(new_id("kv_")),
         lease_s=lease_s if wanted.whole else min(lease_s, PARTIAL_LEASE_S),
     )
     spec = GenerateSpec(

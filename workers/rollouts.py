@@ -3,7 +3,6 @@
 import logging
 from collections.abc import Callable
 from datetime import UTC, datetime
-from uuid import uuid4
 
 from sqlalchemy import Engine
 from sqlalchemy.exc import DBAPIError
@@ -13,6 +12,7 @@ from service.domain.errors import EverturnError, Unavailable
 from service.domain.plan import RebuildQueue
 from service.domain.rollout_events import RolloutId
 from service.store import rollouts
+from service.store.new_ids import new_id
 
 log = logging.getLogger(__name__)
 
@@ -42,7 +42,7 @@ def _step(database: Engine, rollout: RolloutId, rebuild_min_tokens: int) -> list
             conn,
             rollout,
             now=datetime.now(UTC),
-            new_id=lambda prefix: prefix + uuid4().hex,
+            new_id=new_id,
             rebuild_min_tokens=rebuild_min_tokens,
         )
 

@@ -4,7 +4,6 @@ import asyncio
 import logging
 import os
 from datetime import UTC, datetime
-from uuid import uuid4
 
 import httpx
 from sqlalchemy.exc import SQLAlchemyError
@@ -18,6 +17,7 @@ from service.domain.events import TurnId
 from service.engine.client import KEEPALIVE_S, timeouts
 from service.store import turn_queue
 from service.store.connection import make_async_engine
+from service.store.new_ids import new_id
 from service.store.turn_queue import Claimed
 from workers.pool_process import PoolProcess
 from workers.rebuild_runner import run_rebuild
@@ -30,7 +30,7 @@ CONNECTIONS = 2
 
 def run_turn(process: PoolProcess, turn: str) -> None:
     """Returns at once if the turn is another's or has ended; else when it has ended, or is another's."""
-    owner = f"worker_{uuid4().hex}"
+    owner = new_id("worker_")
     with process.database.begin() as conn:
         claimed = turn_queue.claim(
             conn, turn=TurnId(turn), owner=owner, lease_s=process.settings.turn_lease_s
@@ -68,7 +68,7 @@ async def _finish(process: PoolProcess, claimed: Claimed, owner: str) -> None:
                     metrics=Metrics(),
                     owner=owner,
                     clock=lambda: datetime.now(UTC),
-                    new_id=lambda prefix: prefix + uuid4().hex,
+                    new_id=new_id,
                 )
             )
             try:

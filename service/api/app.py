@@ -1,6 +1,5 @@
 """The application, wired from its settings; nothing of it exists before `create_app` is called."""
 
-import uuid
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
@@ -43,6 +42,7 @@ from service.domain.plan import RebuildQueue
 from service.engine.client import KEEPALIVE_S, timeouts
 from service.settings import Settings
 from service.store.connection import make_async_engine
+from service.store.new_ids import new_id
 
 MAX_ENGINE_CONNECTIONS = 1000
 
@@ -71,10 +71,6 @@ class Everturn(FastAPI):
         if not self.openapi_schema:
             self.openapi_schema = document(self.routes)
         return self.openapi_schema
-
-
-def new_id(prefix: str) -> str:
-    return prefix + uuid.uuid4().hex
 
 
 def now() -> datetime:

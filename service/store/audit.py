@@ -26,7 +26,7 @@ OF_TURN = ("tenant_id", "conversation_id", "turn_id")
 
 VIEWS: Mapping[str, View] = {
     "turn_provenance": View(order="position", filters=OF_TURN, wide=True),
-    "cross_revision_hits": View(order="turn_id", filters=OF_TURN),
+    "cross_revision_hits": View(order="position", filters=OF_TURN),
     "contracts_used": View(order="position", filters=OF_TURN),
     "refusals": View(order="position", filters=OF_TURN),
     "turn_tokens": View(order="position", filters=OF_TURN),
@@ -35,7 +35,7 @@ VIEWS: Mapping[str, View] = {
     "decisions": View(order="position", filters=OF_TURN),
     "rebuild_cost": View(order="position", filters=OF_TURN),
     "rebuild_jobs": View(order="rebuild_id", filters=OF_TURN),
-    "artifacts": View(order="artifact_id", filters=(*OF_TURN, "artifact_id")),
+    "artifacts": View(order="position", filters=(*OF_TURN, "artifact_id")),
     "erasures": View(order="position", filters=("tenant_id", "conversation_id")),
     "forks": View(order="position", filters=("tenant_id", "conversation_id", "parent_id")),
     "kv_deletions": View(

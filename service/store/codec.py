@@ -4,6 +4,7 @@ import json
 import re
 from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass, fields, is_dataclass
+from functools import cache
 from struct import error as StructError  # noqa: N812 a class under a lower-case name
 from struct import unpack
 from typing import TYPE_CHECKING, Any
@@ -19,13 +20,16 @@ from service.domain.events import (
     FunctionCallOutputAccepted,
     MessageAccepted,
     ReasoningAccepted,
+    Sampling,
     TurnAsked,
     TurnCompleted,
     TurnParsed,
+    TurnPinned,
     TurnScored,
     TurnStarted,
     TurnStreamed,
 )
+from service.domain.evidence import Loaded
 from service.store.event_readers import READERS, SCORES, WRITTEN, Json
 
 if TYPE_CHECKING:
@@ -107,7 +111,17 @@ def decode(row: EventRow, *, erased: bool = False, tokenless: bool = False) -> E
 
 def to_document(value: "DataclassInstance", *, without: Container[str | None] = ()) -> Json:
     """A dataclass as JSON that jsonb accepts: NUL and lone surrogates, which it refuses, are escaped."""
-    return {f.name: _plain(getattr(value, f.name)) for f in fields(value) if f.name not in without}
+    unwritten = UNWRITTEN.get(type(value), frozenset())
+    return {
+        name: _plain(found)
+        for name in _names(type(value))
+        if name not in without and ((found := getattr(value, name)) is not None or name not in unwritten)
+    }
+
+
+@cache
+def _names(kind: "type[DataclassInstance]") -> tuple[str, ...]:
+    return tuple(field.name for field in fields(kind))
 
 
 def from_document(document: Mapping[str, Any]) -> Json:
@@ -242,6 +256,16 @@ Their first schema had them in the payload."""
 
 ASKED_FIELDS = ("tools", "tool_choice", "text_format", "instructions")
 """Of `turn.asked`: a client's own words too, as JSON."""
+
+UNWRITTEN: Mapping[type, frozenset[str]] = {
+    Sampling: frozenset({"top_logprobs"}),
+    Loaded: frozenset({"contract"}),
+    TurnStarted: frozenset({"instructions", "revision", "terms"}),
+    TurnPinned: frozenset({"contract", "rollout", "rollout_step", "prefill"}),
+    TurnCompleted: frozenset({"frame"}),
+}
+"""Fields that are not written where they are None, which they mostly are: each would take its name in every row. Readers of every
+version take an absent one for None, and so does SQL: `->>` gives null for both."""
 
 TOKEN_FIELDS = ("prompt_delta", "output")
 """Of `turn.completed`: the payload holds their lengths, the ids stand one after the other in `tokens`."""

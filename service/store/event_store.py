@@ -25,6 +25,7 @@ from service.store.tables import (
     event_contents,
 )
 from service.store.timeline import read_recorded
+from service.store.winner import describe_winner
 
 AT_ONCE = 8
 """Events of one statement. Each number of them has a statement of its own, so that each can be prepared."""
@@ -86,7 +87,8 @@ def append(
     """Returns the stream's new version.
 
     Raises:
-        VersionConflict: the stream is not, or while we wrote no longer, at `expected_version`.
+        VersionConflict: the stream is not, or while we wrote no longer, at `expected_version`. In the second case the
+            transaction has been rolled back, as far as its innermost savepoint.
         FenceLost: a turn would start twice, pin one attempt twice, or complete twice.
     """
     for first in range(0, len(events) or 1, AT_ONCE):
@@ -103,7 +105,7 @@ def _append(conn: Connection, place: dict[str, Any], events: Sequence[Event]) ->
     try:
         head = conn.exec_driver_sql(_statement(len(events)), parameters).one()
     except IntegrityError as error:
-        raise _lost_race(error, stream, expected_version + 1) from error
+        raise _lost_race(conn, error, place) from error
     version: int = head.version
     if version != expected_version:
         last = f", where '{head.type}' of {head.occurred_at:%Y-%m-%d %H:%M:%S} was last" if version else ""
@@ -175,11 +177,15 @@ def erase_contents(conn: Connection, *, tenant: TenantId, stream: str) -> int:
     return conn.execute(query).rowcount
 
 
-def _lost_race(error: IntegrityError, stream: str, version: int) -> EverturnError:
+def _lost_race(conn: Connection, error: IntegrityError, place: dict[str, Any]) -> EverturnError:
+    stream = place["stream"]
     match broken_constraint(error):
         case str(name) if name in (ONE_EVENT_PER_VERSION, ONE_CONTENT_PER_VERSION):
+            version = place["expected"] + 1
+            winner = describe_winner(conn, {"tenant": place["tenant"], "stream": stream, "version": version})
             return VersionConflict(
-                f"In the meantime version {version} of stream {stream} went to another writer: read it again and decide anew."
+                f"In the meantime version {version} of stream {stream} went to another writer"
+                f"{f', for its {winner}' if winner else ''}: read it again and decide anew."
             )
         case str(name) if name in (ONE_START_PER_TURN, ONE_PIN_PER_ATTEMPT, ONE_COMPLETION_PER_TURN):
             return FenceLost(f"Stream {stream} was offered what its turn has done before ({name}).")

@@ -75,7 +75,9 @@ events = Table(
     CheckConstraint("octet_length(chain) = 32", name="ck_events_chain"),
     CheckConstraint("octet_length(commitment) = 32", name="ck_events_commitment"),
     CheckConstraint(
-        "type not in ('message.accepted', 'turn.completed', 'attempt.failed') or commitment is not null",
+        "type not in ('message.accepted', 'function_call.accepted', 'function_call_output.accepted', 'reasoning.accepted', "
+        "'turn.asked', 'turn.streamed', 'turn.scored', 'turn.parsed', 'turn.completed', 'attempt.failed') "
+        "or commitment is not null",
         name="ck_events_committed",
     ),
     Index(

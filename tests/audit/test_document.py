@@ -1,28 +1,11 @@
 """docs/audit.md is true: every query runs as the auditor on a history that the flows made, and gives what is printed."""
 
-from collections.abc import Iterator
-
 import pytest
 from sqlalchemy import Connection, text
 
-from service.store.connection import make_engine
-from stack.postgres import EmbeddedPostgres
 from tests.audit.document import DOCUMENT, Question, ask, questions
-from tests.audit.history import tell
-from tests.conftest import copied
 
 AT_LEAST = 20
-
-
-@pytest.fixture(scope="module")
-def history(postgres_server: EmbeddedPostgres, template_database: str) -> Iterator[Connection]:
-    with copied(postgres_server, template_database) as url:
-        engine = make_engine(url, application_name="audit", role=None)
-        with engine.connect() as conn:
-            tell(conn)
-            conn.commit()
-            yield conn
-        engine.dispose()
 
 
 @pytest.mark.parametrize("question", questions(), ids=lambda q: f"question {q.number}")

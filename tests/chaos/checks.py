@@ -62,13 +62,18 @@ def violations(
         by_conversation.setdefault(exchange.ask.conversation, []).append(exchange)
     for name, theirs in by_conversation.items():
         conversation = ConversationId(name)
-        yield from _versions(conn, conversation)
-        yield from _effects(conn, conversation, theirs)
         state = event_store.load_conversation(conn, TENANT, conversation)
-        yield from _ended(conn, state)
+        yield from unfit(conn, state)
+        yield from _effects(conn, conversation, theirs)
         yield from _answer(state, engines)
         for exchange in theirs:
             yield from _kept(state, exchange)
+
+
+def unfit(conn: Connection, state: Conversation) -> Iterator[Violation]:
+    """To be gone on with: a gap or a repetition, or something that has not ended."""
+    yield from _versions(conn, state.id)
+    yield from _ended(conn, state)
 
 
 def broken_chains(conn: Connection) -> Iterator[Violation]:

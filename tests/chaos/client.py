@@ -3,6 +3,7 @@
 import time
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Any
 
 import httpx2
 import openai
@@ -51,12 +52,21 @@ def send(client: OpenAI, ask: Ask) -> Told:
     try:
         return _streamed(client, ask) if ask.streamed else _waited(client, ask)
     except openai.APIStatusError as error:
-        body = error.body if isinstance(error.body, dict) else {}
-        if "response_id" in body and error.response.headers.get("x-should-retry") != "true":
+        body = body_of(error)
+        if has_ended(error):
             return Told(outcome=Outcome.FAILED, response=body["response_id"], text=str(body["code"]))
         return Told(outcome=Outcome.UNKNOWN, text=f"{error.status_code} {body.get('code')}")
     except (openai.APIError, httpx2.TransportError) as error:
         return Told(outcome=Outcome.UNKNOWN, text=f"{type(error).__name__}: {error}")
+
+
+def has_ended(error: openai.APIStatusError) -> bool:
+    """Whether the turn was accepted, and is over without an answer."""
+    return "response_id" in body_of(error) and error.response.headers.get("x-should-retry") != "true"
+
+
+def body_of(error: openai.APIStatusError) -> dict[str, Any]:
+    return error.body if isinstance(error.body, dict) else {}
 
 
 def settle(client: OpenAI, ask: Ask) -> Told:

@@ -6,11 +6,12 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from itertools import count
+from typing import TypeVar
 
 from openai import OpenAI
 
 from tests.chaos.checks import Exchange, Violation, broken_chains, violations
-from tests.chaos.client import Ask, Outcome, Told, send, settle
+from tests.chaos.client import Ask, Outcome, send, settle
 from tests.chaos.faults import Fault, Kind
 from tests.chaos.rig import API, WORKER, Rig
 from tests.chaos.wire import Message, Moment, Session, Trap, Watch
@@ -19,6 +20,8 @@ QUIET_S = 0.15
 """Without a message, after the answer: the turn's last transaction is over."""
 POLL_S = 0.005
 WARMING_TURNS = 8
+
+Done = TypeVar("Done")
 
 _numbers = count(1)
 
@@ -83,10 +86,10 @@ def trace(rig: Rig, client: OpenAI, scenario: Scenario = A_TURN) -> list[Message
         ask = _ask(conversation, revision=None if number % 2 else scenario.revision)
         assert send(client, ask).outcome is Outcome.ANSWERED
     conversation = _begun(client)[0]
-    _quiet(rig.proxy.watch(scenario.application))
+    until_quiet(rig.proxy.watch(scenario.application))
     watch = rig.proxy.watch(scenario.application)
     assert send(client, _ask(conversation, revision=scenario.revision)).outcome is Outcome.ANSWERED
-    _quiet(watch)
+    until_quiet(watch)
     rig.proxy.unwatch()
     return watch.passed
 
@@ -104,10 +107,10 @@ def break_once(
     """A turn, a turn with the fault in it, and a turn after it, in a conversation of their own."""
     conversation, first = _begun(client)
     ask = _ask(conversation, streamed=streamed, revision=scenario.revision)
-    _quiet(rig.proxy.watch(scenario.application))
-    trap = Trap(due=due, moment=moment, spring=_spring(rig, kind))
+    until_quiet(rig.proxy.watch(scenario.application))
+    trap = Trap(due=due, moment=moment, spring=spring_of(rig, kind))
     watch = rig.proxy.watch(scenario.application, trap=trap)
-    told = _send_and_mend(rig, client, ask, watch)
+    told = done_and_mended(rig, watch, lambda: send(client, ask))
     rig.proxy.unwatch()
     later = settle(client, ask)
     next_ask = _ask(conversation)
@@ -163,7 +166,7 @@ def _ask(conversation: str, *, streamed: bool = False, revision: str | None = No
     )
 
 
-def _spring(rig: Rig, kind: Kind) -> Callable[[Session], None]:
+def spring_of(rig: Rig, kind: Kind) -> Callable[[Session], None]:
     def spring(session: Session) -> None:
         match kind:
             case Kind.KILL_API:
@@ -180,19 +183,19 @@ def _spring(rig: Rig, kind: Kind) -> Callable[[Session], None]:
     return spring
 
 
-def _send_and_mend(rig: Rig, client: OpenAI, ask: Ask, watch: Watch) -> Told:
+def done_and_mended(rig: Rig, watch: Watch, work: Callable[[], Done]) -> Done:
     """What has died is started while the client tries again: from this thread, which must outlive it."""
     with ThreadPoolExecutor(1) as pool:
-        sending = pool.submit(send, client, ask)
-        while not (watch.sprung.wait(POLL_S) or sending.done()):
+        working = pool.submit(work)
+        while not (watch.sprung.wait(POLL_S) or working.done()):
             continue
         if not watch.sprung.is_set():
-            _quiet(watch)
+            until_quiet(watch)
         rig.mend()
-        return sending.result()
+        return working.result()
 
 
-def _quiet(watch: Watch) -> None:
+def until_quiet(watch: Watch) -> None:
     deadline = time.monotonic() + 10
     while watch.moved.wait(QUIET_S) and time.monotonic() < deadline:
         watch.moved.clear()

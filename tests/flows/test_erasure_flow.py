@@ -8,13 +8,15 @@ from sqlalchemy import Connection, text
 
 from service import conversation_flow, turn_flow, turn_log
 from service.domain.conversation import Conversation
+from service.domain.cuts import Chunk
 from service.domain.errors import FenceLost, Gone, NotFound
 from service.domain.events import ConversationId, Role, TenantId, TurnFailed
 from service.domain.new_items import NewMessage
 from service.erasure_flow import Erasure, erase_conversation
-from service.store import artifacts, event_store, turns
+from service.store import artifacts, event_store, turn_chunks, turns
 from service.store.end_users import conversations_of
 from service.store.integrity import Walked, verify
+from service.store.turn_chunks import Said
 from tests.flows.fleet import (
     ACME,
     NOW,
@@ -28,8 +30,10 @@ from tests.flows.fleet import (
     pin,
     published,
 )
+from tests.store.histories import V13
 
 SECRET = "the secret that must not stay"
+SO_FAR = "what the answer has said so far"
 
 
 def erase(conn: Connection, conversation: ConversationId, tenant: TenantId = ACME) -> Erasure:
@@ -43,8 +47,9 @@ def load(conn: Connection, conversation: ConversationId) -> Conversation:
 
 
 def everything_stored(conn: Connection) -> str:
-    tables = ("events", "event_contents", "turns", "artifacts", "rebuilds")
-    everything = " UNION ALL ".join(f"SELECT t::text FROM {table} AS t" for table in tables)  # noqa: S608 constants
+    """Of every table that there is, those to come as well."""
+    tables = conn.execute(text("SELECT tablename FROM pg_tables WHERE schemaname = 'public'")).scalars()
+    everything = " UNION ALL ".join(f"SELECT t::text FROM {table} AS t" for table in tables)  # noqa: S608 ours
     rows = conn.execute(text(everything)).scalars()
     return "\n".join(rows)
 
@@ -61,22 +66,26 @@ def test_nothing_that_was_said_stays_in_any_table(conn: Connection) -> None:
         message="y",
         now=NOW,
     )
-    accept(
+    open_turn = accept(
         conn,
         conversation=running.conversation,
         messages=said,
         metadata={"note": SECRET},
         idempotency_key="their-key",
         request_hash="hash-of-the-secret",
-    )
+    ).turn
+    chunk = Chunk(number=0, claim=0, attempt=1, revision=V13, pieces=(len(SO_FAR),), text=SO_FAR)
+    told = [Said(tenant=ACME, turn=open_turn, chunk=chunk)]
+    assert turn_chunks.keep(conn, told, owner="api_test") == {open_turn}
     held = everything_stored(conn)
     assert SECRET.encode().hex() in held
+    assert SO_FAR.encode().hex() in held
     assert "their-key" in held
     erased = erase(conn, running.conversation)
     assert erased.fresh
     assert erased.contents > 3
     left = everything_stored(conn)
-    for trace in (SECRET, SECRET.encode().hex(), "their-key", "hash-of-the-secret"):
+    for trace in (SECRET, SECRET.encode().hex(), SO_FAR.encode().hex(), "their-key", "hash-of-the-secret"):
         assert trace not in left
     assert conn.execute(text("SELECT count(*) FROM event_contents")).scalar_one() == 0
 

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import psycopg
 import pytest
+from psycopg.errors import InsufficientPrivilege
 from sqlalchemy import make_url
 
 from stack.background import WELCOME
@@ -119,3 +120,15 @@ def test_the_question_to_the_record_is_answered(stack: Stack, own_database: str)
         for statement in statements:
             cursor = connection.execute(statement.encode())
         assert cursor.fetchall()
+
+
+def test_the_login_that_an_auditor_is_given_reads_the_views_and_no_table(own_database: str) -> None:
+    making = in_the_table("CREATE ROLE ada")
+    url = make_url(own_database).set(drivername="postgresql").render_as_string(hide_password=False)
+    with psycopg.connect(url) as connection:
+        connection.execute(making.encode())
+        connection.execute("SET ROLE ada")
+        connection.execute("SELECT count(*) FROM audit.turn_provenance")
+        with pytest.raises(InsufficientPrivilege):
+            connection.execute("SELECT count(*) FROM event_contents")
+        connection.rollback()

@@ -3,13 +3,11 @@
 import asyncio
 import threading
 import time
-import uuid
 from asyncio import events, futures
 from collections.abc import Callable, Coroutine
 from datetime import UTC, datetime, timedelta
 from random import Random
 from typing import Any, Self
-from uuid import UUID
 
 from sqlalchemy.util import await_only, greenlet_spawn
 
@@ -81,10 +79,10 @@ def new_id(prefix: str) -> str:
     return f"{prefix}{running().random.getrandbits(64):016x}"
 
 
-def uuid4() -> UUID:
+def stored_id(real: Callable[[str], str], prefix: str) -> str:
     if is_elsewhere():
-        return uuid.uuid4()
-    return UUID(int=running().random.getrandbits(128))
+        return real(prefix)
+    return f"{prefix}{running().random.getrandbits(128):032x}"
 
 
 class Time:

@@ -9,10 +9,9 @@ import pkgutil
 import sys
 import threading
 import time
-import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import wraps
+from functools import partial, wraps
 from types import FunctionType, ModuleType
 from typing import Any
 
@@ -20,6 +19,7 @@ from sqlalchemy import Connection
 
 from service.domain import canonical
 from service.domain.revision import Descriptor, RevisionDigest
+from service.store import new_ids
 from tests.simulation import clock
 from tests.simulation import store as simulated_store
 from tests.simulation.steps import ROOTS
@@ -91,6 +91,7 @@ def _replacements() -> Iterator[tuple[int, Callable[..., Any]]]:
         yield id(theirs), _noted(name, ours, theirs)
     for name, function in flow_functions():
         yield id(function), _noted(name, function, function)
+    yield id(new_ids.new_id), partial(clock.stored_id, new_ids.new_id)
 
 
 def _in_place_of(module: ModuleType, value: object, replaced: dict[int, Callable[..., Any]]) -> object:
@@ -102,8 +103,6 @@ def _in_place_of(module: ModuleType, value: object, replaced: dict[int, Callable
         return clock.monotonic
     if value is time:
         return clock.Time
-    if value is uuid.uuid4:
-        return clock.uuid4
     if value is dt.datetime and not module.__name__.startswith("service.api."):
         return clock.Datetime
     return clock.Threads if value is threading else None

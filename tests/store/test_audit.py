@@ -1,15 +1,17 @@
 """The audit views tell of each turn who took part, and show what must never happen when it is put there."""
 
 from dataclasses import replace
+from datetime import timedelta
 from typing import Any
 
 import pytest
 from sqlalchemy import Connection, Row, text
 
 from service.domain.artifact import BootId
-from service.domain.events import FLEET, TenantId, TurnCompleted, TurnId, TurnPinned
+from service.domain.events import FLEET, AliasMoved, TenantId, TurnCompleted, TurnId, TurnPinned
 from service.domain.fleet_events import EngineRegistered
 from service.domain.revision import RevisionDigest
+from service.store import event_store
 from service.store.audit import read_view
 from tests.store.histories import (
     ACME,
@@ -198,3 +200,42 @@ def test_pages_of_provenance_follow_each_other(conn: Connection) -> None:
     third = read_view(conn, "turn_provenance", filters={}, after=str(second[-1]["position"]), limit=3)
     assert [row["turn_id"] for row in (*first, *second)] == [f"resp_{number}" for number in range(5)]
     assert third == []
+
+
+MINUTES = (0, 10, 20, 5, 30, 30)
+"""At which an alias was moved, in the order of the versions: a clock that was put back, and two moves at one time."""
+
+
+def test_a_plan_is_told_with_the_newest_move_of_its_alias_that_was_made_by_then(conn: Connection) -> None:
+    for version, minute in enumerate(MINUTES):
+        moved = AliasMoved(alias="production", revision=V13, previous=None, by=f"key_{version}")
+        event_store.append(
+            conn,
+            tenant=FLEET,
+            stream="alias/production",
+            expected_version=version,
+            events=[moved],
+            now=NOW + timedelta(minutes=minute),
+        )
+    planned = range(-1, 40)
+    for number, minute in enumerate(planned):
+        turn = TurnId(f"resp_{number}")
+        event_store.append(
+            conn,
+            tenant=ACME,
+            stream=CHAT,
+            expected_version=2 * number,
+            events=[started(turn), pinned(turn)],
+            now=NOW + timedelta(minutes=minute),
+        )
+    told = conn.execute(text("SELECT alias_moved_by FROM audit.decisions ORDER BY position")).scalars().all()
+    newest = [max((v for v, at in enumerate(MINUTES) if at <= minute), default=None) for minute in planned]
+    assert told == [None if version is None else f"key_{version}" for version in newest]
+
+
+def test_a_plan_whose_alias_was_never_moved_is_told(conn: Connection) -> None:
+    moved = AliasMoved(alias="staging", revision=V13, previous=None, by="key_1")
+    append(conn, moved, stream="alias/staging", tenant=FLEET)
+    append(conn, started(), pinned())
+    row = conn.execute(text("SELECT * FROM audit.decisions")).one()
+    assert (row.turn_id, row.alias, row.alias_revision) == (TURN, "production", None)

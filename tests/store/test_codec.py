@@ -1,7 +1,7 @@
 """Stored events come back exactly as they were, today's and those of every release before."""
 
 import json
-from dataclasses import asdict, replace
+from dataclasses import asdict, fields, replace
 from pathlib import Path
 from typing import Any, get_args
 
@@ -12,7 +12,7 @@ from sqlalchemy import Engine
 from service.domain.errors import Internal, InvalidInput
 from service.domain.events import Event, Sampling, TurnCompleted
 from service.store import event_store
-from service.store.codec import EventRow, decode, encode, to_json_text
+from service.store.codec import UNWRITTEN, EventRow, decode, encode, to_json_text
 from service.store.event_readers import READERS, WRITTEN
 from tests.store import histories
 from tests.store.golden_events import GOLDEN
@@ -117,9 +117,48 @@ def test_rows_of_earlier_releases_stay_readable(path: Path) -> None:
 
 @pytest.mark.parametrize("name", sorted(WRITTEN))
 def test_what_is_written_has_a_golden_row(name: str) -> None:
-    """A change of the stored form without a new schema number ends here."""
-    path = Path(__file__).with_name("golden") / f"{name}_v{WRITTEN[name]}.json"
+    """A change of the stored form without a new schema number ends here; `sparse` are rows without the fields that are None."""
+    folder = Path(__file__).with_name("golden")
+    sparse = folder / f"{name}_v{WRITTEN[name]}_sparse.json"
+    path = sparse if sparse.exists() else folder / f"{name}_v{WRITTEN[name]}.json"
     assert stored(encode(GOLDEN[name])) == golden_row(path)
+
+
+@pytest.mark.parametrize("path", GOLDEN_ROWS, ids=lambda path: path.stem)
+def test_every_schema_reads_a_field_that_is_not_there_as_none_where_it_may_be_unwritten(path: Path) -> None:
+    row = golden_row(path)
+    names = frozenset[str]().union(*UNWRITTEN.values())
+
+    def left_out(value: Any) -> Any:
+        match value:
+            case dict():
+                return {k: left_out(v) for k, v in value.items() if v is not None or k not in names}
+            case list():
+                return [left_out(one) for one in value]
+            case _:
+                return value
+
+    assert decode(replace(row, payload=left_out(row.payload))) == GOLDEN[row.type]
+
+
+@pytest.mark.parametrize("kind", UNWRITTEN, ids=lambda kind: kind.__name__)
+def test_a_field_that_may_be_unwritten_is_none_unless_it_is_given(kind: type) -> None:
+    defaults = {field.name: field.default for field in fields(kind)}
+    assert [defaults[name] for name in UNWRITTEN[kind]] == [None] * len(UNWRITTEN[kind])
+
+
+def test_what_is_none_of_most_turns_takes_no_room_in_their_rows() -> None:
+    loaded = histories.completed(loaded=histories.loaded(histories.V13, histories.NEW_ENGINE))
+    for event in (histories.started(), histories.pinned(), loaded):
+        assert UNWRITTEN[type(event)].isdisjoint(encode(event).payload)
+    assert "top_logprobs" not in encode(histories.started()).payload["sampling"]
+    assert "contract" not in encode(loaded).payload["loaded"]
+
+
+def test_what_is_none_of_few_events_is_written() -> None:
+    """Code of the version before, which may read beside this one, asks for it by name."""
+    assert encode(histories.completed()).payload["loaded"] is None
+    assert encode(histories.created()).payload["on_upgrade"] is None
 
 
 def test_golden_events_cover_text_that_jsonb_refuses() -> None:

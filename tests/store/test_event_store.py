@@ -1,5 +1,7 @@
 """Appending to a stream, alone and against others: the database decides who was first."""
 
+import asyncio
+import re
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -8,7 +10,9 @@ from time import monotonic, sleep
 
 import pytest
 from sqlalchemy import Connection, Engine, event, select, text
+from sqlalchemy.exc import InvalidRequestError
 
+from service.api.database import Reach, limits
 from service.domain.conversation import Conversation
 from service.domain.errors import FenceLost, Internal, VersionConflict
 from service.domain.events import (
@@ -20,8 +24,8 @@ from service.domain.events import (
     TenantId,
     TurnId,
 )
-from service.store import event_store
-from service.store.connection import make_engine
+from service.store import event_store, winner
+from service.store.connection import BEGIN_WITH, SERVICE_ROLE, make_async_engine, make_engine
 from tests.store.histories import (
     ACME,
     CHAT,
@@ -38,6 +42,9 @@ from tests.store.histories import (
 
 OTHER_CHAT = ConversationId("conv_2")
 WRITERS = 50
+WON = (
+    r"version 1 of stream conv_1 went to another writer, for its 'message\.accepted' of 2026-01-02 03:04:05:"
+)
 
 
 def read_texts(conn: Connection) -> list[str]:
@@ -125,10 +132,90 @@ def test_the_second_of_two_racing_writers_conflicts_when_the_first_commits(engin
             append(first, said("first"))
             second = pool.submit(store, engine, said("second"))
             wait_until(lambda: waits_for_a_lock(engine))
-        with pytest.raises(VersionConflict, match="version 1 of stream conv_1 went to another writer"):
+        with pytest.raises(VersionConflict, match=WON):
             second.result()
     with engine.connect() as conn:
         assert read_texts(conn) == ["first"]
+
+
+def test_a_tenants_own_transaction_is_told_who_won_and_can_be_used_no_more(
+    database: str, engine: Engine
+) -> None:
+    """Under row security, whose tenant ends with the transaction."""
+    of_tenant = make_engine(database, application_name="acme", role=SERVICE_ROLE)
+    own = of_tenant.execution_options(**{BEGIN_WITH: limits(Reach(tenant=ACME))})
+
+    def lose() -> None:
+        with own.begin() as conn:
+            append(conn, said("elsewhere"), stream=OTHER_CHAT)
+            try:
+                append(conn, said("second"))
+            finally:
+                with pytest.raises(InvalidRequestError, match="closed transaction"):
+                    append(conn, said("later"), stream="conv_3")
+
+    with ThreadPoolExecutor(1) as pool:
+        with engine.begin() as first:
+            append(first, said("first"))
+            second = pool.submit(lose)
+            wait_until(lambda: waits_for_a_lock(engine))
+        with pytest.raises(VersionConflict, match=WON):
+            second.result()
+    of_tenant.dispose()
+    with engine.connect() as conn:
+        assert conn.execute(text("SELECT DISTINCT stream FROM events")).scalars().all() == [CHAT]
+
+
+def test_a_race_that_is_lost_within_a_savepoint_leaves_what_came_before_it(engine: Engine) -> None:
+    def lose() -> str:
+        with engine.begin() as conn:
+            append(conn, said("elsewhere"), stream=OTHER_CHAT)
+            with pytest.raises(VersionConflict) as caught, conn.begin_nested():
+                append(conn, said("second"))
+            append(conn, said("later"), stream=OTHER_CHAT, after=1)
+        return str(caught.value)
+
+    with ThreadPoolExecutor(1) as pool:
+        with engine.begin() as first:
+            append(first, said("first"))
+            second = pool.submit(lose)
+            wait_until(lambda: waits_for_a_lock(engine))
+        assert re.search(WON, second.result())
+    with engine.connect() as conn:
+        assert read_texts(conn) == ["first"]
+        assert len(event_store.read(conn, tenant=ACME, stream=OTHER_CHAT)) == 2
+
+
+def test_the_asynchronous_service_is_told_who_won(database: str, engine: Engine) -> None:
+    async def lose() -> None:
+        slow = make_async_engine(database, application_name="api")
+        own = slow.execution_options(**{BEGIN_WITH: limits(Reach(tenant=ACME))})
+        try:
+            async with own.begin() as conn:
+                await conn.run_sync(lambda sync: append(sync, said("second")))
+        finally:
+            await slow.dispose()
+
+    with ThreadPoolExecutor(1) as pool:
+        with engine.begin() as first:
+            append(first, said("first"))
+            second = pool.submit(lambda: asyncio.run(lose()))
+            wait_until(lambda: waits_for_a_lock(engine))
+        with pytest.raises(VersionConflict, match=WON):
+            second.result()
+
+
+def test_who_lost_to_somebody_it_cannot_ask_about_is_still_told_that_it_lost(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(winner, "WINNER", "SELECT type FROM nowhere")
+    with ThreadPoolExecutor(1) as pool:
+        with engine.begin() as first:
+            append(first, said("first"))
+            second = pool.submit(store, engine, said("second"))
+            wait_until(lambda: waits_for_a_lock(engine))
+        with pytest.raises(VersionConflict, match="conv_1 went to another writer: read it again"):
+            second.result()
 
 
 def test_the_second_of_two_racing_writers_wins_when_the_first_rolls_back(engine: Engine) -> None:
