@@ -1,5 +1,6 @@
 """`python -m service`, as an operator starts it: it serves, or says in one line why not."""
 
+import asyncio
 import os
 import signal
 import socket
@@ -13,7 +14,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from service.__main__ import main
+from service.__main__ import _listen, main
 from tests.api.stack import eventually
 
 
@@ -123,3 +124,26 @@ def test_bootstrap_leaves_a_file_that_is_not_its_own(
     assert main(["bootstrap", "--out", str(foreign)]) == 1
     assert foreign.read_text() == "mine"
     assert str(foreign) in capsys.readouterr().err
+
+
+def test_what_it_writes_is_sent_at_once_on_any_event_loop() -> None:
+    listener = _listen("127.0.0.1", 0)
+    listener.listen()
+    at_once = list[int]()
+
+    async def answer(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        wire = writer.get_extra_info("socket")
+        at_once.append(wire.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY))
+        writer.close()
+
+    async def serve() -> None:
+        async with await asyncio.start_server(answer, sock=listener) as server:
+            reader, writer = await asyncio.open_connection(*listener.getsockname())
+            await reader.read()
+            writer.close()
+            server.close()
+
+    with asyncio.Runner(loop_factory=asyncio.SelectorEventLoop) as runner:
+        runner.run(serve())
+    assert at_once
+    assert all(at_once)

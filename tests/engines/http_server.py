@@ -16,7 +16,8 @@ class HttpServer:
     def __init__(self, app: Any, *, port: int = 0) -> None:
         """Args: port: 0 for one that is free."""
         self._app = app
-        self._socket = socket.socket()
+        # asyncio lets a small write wait for the client's acknowledgement, 40 ms, unless the socket says that it is TCP's.
+        self._socket = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
         self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         self._socket.bind(("127.0.0.1", port))
         self.url = f"http://127.0.0.1:{self._socket.getsockname()[1]}"
