@@ -83,6 +83,7 @@ def front_of(behind: str) -> Iterator[Front]:
 
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
+        disable_nagle_algorithm = True
 
         def _handle(self) -> None:
             body = self.rfile.read(int(self.headers.get("content-length") or 0))
