@@ -10,24 +10,25 @@ from sqlalchemy import Connection
 
 from service import fork_flow
 from service.domain import decide
-from service.domain.conversation import Conversation, accepted_item, evolve
+from service.domain.conversation import Conversation, Item, accepted_item, evolve
 from service.domain.errors import InvalidInput, NotFound
 from service.domain.events import (
     ConversationCreated,
     ConversationEvent,
     ConversationId,
     ItemAccepted,
+    ItemId,
     OnUpgrade,
     TenantId,
     TurnCompleted,
     TurnId,
     TurnStarted,
 )
-from service.domain.head import Standing
+from service.domain.head import Head, LastAnswer, Standing, advance_head, head_of, last_answer
 from service.domain.limits import NO_LIMITS, Limits
 from service.domain.new_items import NewId, NewItem, NewMessage, NewReasoning, accept_item
 from service.domain.terms import OnDisconnect
-from service.domain.turn import Turn
+from service.domain.turn import Turn, advance
 from service.fork_flow import ForkPoint, Opening
 from service.store import ancestry, event_store, heads, tenants, turns
 from service.store.timeline import Recorded, read_recorded
@@ -45,6 +46,8 @@ class Accepted:
     turn: TurnId
     fresh: bool
     """False where the idempotency key had already started this turn."""
+    begun: "Begun | None" = None
+    """Of a fresh one; None where it was looked for after the reply to its COMMIT was lost."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,12 +58,22 @@ class StoredConversation:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredTurn:
-    state: Conversation
+    conversation: ConversationId
     turn: Turn
-    previous: TurnCompleted | None
+    previous: LastAnswer | None
     """The last answer before this turn."""
+    instructions: str | None
+    """Where they are an item of the conversation."""
     created_at: datetime
     completed_at: datetime | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Begun:
+    """A turn as its acceptance recorded it: what would be read back."""
+
+    head: Head
+    stored: StoredTurn
 
 
 def create_conversation(
@@ -134,12 +147,13 @@ def accept_turn(
     if request.limits.items is not None:
         request.limits.check("items", len(items_of(conn, state)) + len(turn.items))
     request.limits.check("tokens", state.window_tokens)
+    events = decide.accept_turn(state, turn.items, turn.started, turn.asked)
     event_store.append(
         conn,
         tenant=request.tenant,
         stream=state.id,
         expected_version=state.version - len(made),
-        events=[*made, *decide.accept_turn(state, turn.items, turn.started, turn.asked)],
+        events=[*made, *events],
         now=now,
     )
     turns.open_turn(
@@ -153,7 +167,25 @@ def accept_turn(
         lease_s=lease_s,
         run=_run(request),
     )
-    return Accepted(conversation=state.id, turn=turn.started.turn, fresh=True)
+    begun = _begun(state, events, turn, request.instructions, now)
+    return Accepted(conversation=state.id, turn=turn.started.turn, fresh=True, begun=begun)
+
+
+def _begun(
+    state: Standing, events: Sequence[ConversationEvent], turn: Beginning, told: str | None, now: datetime
+) -> Begun:
+    """Args: told: the instructions that the request came with."""
+    before = state if isinstance(state, Head) else head_of(state)
+    started = turn.started
+    stored = StoredTurn(
+        conversation=state.id,
+        turn=reduce(advance, (turn.asked,) if turn.asked else (), Turn.of(started)),
+        previous=before.last,
+        instructions=None if started.instructions is None else told,
+        created_at=now,
+        completed_at=None,
+    )
+    return Begun(head=reduce(advance_head, events, before), stored=stored)
 
 
 def _run(request: TurnRequest) -> turns.Run:
@@ -189,19 +221,39 @@ def find_conversation(conn: Connection, tenant: TenantId, conversation: Conversa
 
 def find_response(conn: Connection, tenant: TenantId, turn: TurnId) -> StoredTurn:
     """Raises: NotFound: also for another tenant's."""
+    state, recorded = _conversation_of(conn, tenant, turn)
+    found = decide.find_response(state, turn)
+    times = {r.event.name: r.occurred_at for r in recorded if getattr(r.event, "turn", None) == turn}
+    told = found.started.instructions
+    return StoredTurn(
+        conversation=state.id,
+        turn=found,
+        previous=_answer_before(state, turn),
+        instructions=None if told is None else _items_ever(state)[told].text,
+        created_at=times[TurnStarted.name],
+        completed_at=times.get(TurnCompleted.name),
+    )
+
+
+def find_input(conn: Connection, tenant: TenantId, turn: TurnId) -> list[Item]:
+    """What the turn's request brought; instructions are no items. Raises: NotFound: also for another tenant's."""
+    state, _ = _conversation_of(conn, tenant, turn)
+    started, known = decide.find_response(state, turn).started, _items_ever(state)
+    return [known[one] for one in started.items if one != started.instructions]
+
+
+def _conversation_of(
+    conn: Connection, tenant: TenantId, turn: TurnId
+) -> tuple[Conversation, Sequence[Recorded]]:
     conversation = turns.find_turn(conn, tenant, turn)
     if conversation is None:
         raise NotFound("response", turn)
     recorded = read_recorded(conn, tenant=tenant, stream=conversation)
-    state = _fold(conn, tenant, conversation, recorded)
-    times = {r.event.name: r.occurred_at for r in recorded if getattr(r.event, "turn", None) == turn}
-    return StoredTurn(
-        state=state,
-        turn=decide.find_response(state, turn),
-        previous=_answer_before(state, turn),
-        created_at=times[TurnStarted.name],
-        completed_at=times.get(TurnCompleted.name),
-    )
+    return _fold(conn, tenant, conversation, recorded), recorded
+
+
+def _items_ever(state: Conversation) -> dict[ItemId, Item]:
+    return {item.id: item for item in (*state.items, *state.withdrawn)}
 
 
 def _same_request(known: turns.IdempotentTurn, request: TurnRequest) -> Accepted:
@@ -276,9 +328,9 @@ def _conversation(conn: Connection, request: TurnRequest) -> ConversationId | No
     return conversation
 
 
-def _answer_before(state: Conversation, turn: TurnId) -> TurnCompleted | None:
+def _answer_before(state: Conversation, turn: TurnId) -> LastAnswer | None:
     earlier = takewhile(lambda t: t.id != turn, state.turns.values())
-    return next((t.completed for t in reversed([*earlier]) if t.completed is not None), None)
+    return next((last_answer(t.completed) for t in reversed([*earlier]) if t.completed is not None), None)
 
 
 def _fold(

@@ -38,7 +38,8 @@ from service.domain.plan import (
 )
 from service.domain.revision import STRIPPED, RevisionDigest, same_text
 from service.domain.rollout import Route, target_of
-from service.domain.turn import TurnEvent, TurnState
+from service.domain.transcript import Transcript
+from service.domain.turn import Turn, TurnEvent, TurnState
 from service.rebuild_order import NewId, order_rebuild
 from service.store import (
     artifacts,
@@ -72,6 +73,8 @@ class Pinned:
     """To be rung for and waited for before decoding."""
     split: Split | None = None
     """By whom the prompt may be prefilled."""
+    transcript: Transcript | None = None
+    """That the prompt is made of; None where there is a rebuild to be waited for first."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,13 +105,16 @@ def plan_attempt(
     now: datetime,
     new_id: NewId,
     routing: Routing = DEFAULT_ROUTING,
+    head: Head | None = None,
 ) -> Pinned | NotPinned:
     """Plans and pins the next attempt, and queues the rebuild it needs; never on an engine of `avoid`.
+
+    `head` is given by a transaction that has locked the conversation and knows where it stands.
 
     Raises:
         FenceLost: the turn has ended, or has an attempt already.
     """
-    state = heads.load_head(conn, tenant, conversation, for_update=True, turn=turn)
+    state = head or heads.load_head(conn, tenant, conversation, for_update=True, turn=turn)
     current = decide.find_turn(state, turn)
     if current.state is not TurnState.STARTED:
         raise FenceLost(f"Turn {turn} is {current.state}: it needs no new attempt.")
@@ -137,7 +143,15 @@ def plan_attempt(
     state = continue_turn(conn, state, [pinned], now)
     rebuild = order_rebuild(conn, state, pinned, new_id) if plan.kind is PlanKind.REBUILD else None
     split = None if plan.prefill is None else Split(engine=plan.prefill, at_hand_tokens=plan.at_hand_tokens)
-    return Pinned(head=state, pinned=pinned, engine=plan.engine, rebuild=rebuild, split=split)
+    transcript = heads.load_transcript(conn, tenant, conversation) if rebuild is None else None
+    return Pinned(
+        head=state,
+        pinned=pinned,
+        engine=plan.engine,
+        rebuild=rebuild,
+        split=split,
+        transcript=transcript,
+    )
 
 
 def find_engine(
@@ -179,10 +193,14 @@ def complete_turn(
     streamed: TurnStreamed | None = None,
     scored: TurnScored | None = None,
     parsed: TurnParsed | None = None,
-) -> None:
-    """Raises: FenceLost: another attempt took over, or the turn has ended: nothing of this one is accepted."""
+) -> Turn:
+    """Returns the turn as a head has it, without its words.
+
+    Raises:
+        FenceLost: another attempt took over, or the turn has ended: nothing of this one is accepted.
+    """
     state = heads.load_head(conn, tenant, conversation, for_update=True, turn=completed.turn)
-    continue_turn(
+    state = continue_turn(
         conn, state, [*given(refusal), *given(streamed), *given(scored), *given(parsed), completed], now
     )
     if completed.dropped_items:
@@ -190,6 +208,7 @@ def complete_turn(
         artifacts.forget_conversation(conn, tenant, conversation)
     turns.close_turn(conn, tenant=tenant, turn=completed.turn)
     rebuilds.supersede(conn, turn=completed.turn)
+    return state.turns[completed.turn]
 
 
 def fail_attempt(

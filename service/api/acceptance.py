@@ -1,47 +1,71 @@
-"""Has a turn accepted, also where the database had said nothing of it any more."""
+"""Has a turn accepted and planned in one transaction, also where the database had said nothing of it any more."""
 
 import asyncio
+from datetime import datetime
 
 from sqlalchemy import Connection
 from sqlalchemy.exc import DBAPIError
 
-from service.api.turn_job import STORAGE_TROUBLE
+from service.api.turn_job import STORAGE_TROUBLE, Taken
 from service.api.wiring import Service
 from service.conversation_flow import Accepted, accept_turn
 from service.store import turns
+from service.turn_flow import NotPinned, Pinned, plan_attempt
 from service.turn_request import TurnRequest
 
 LOOK_AGAIN_S = (0.1, 0.5, 1.0)
 
 
-async def accept(service: Service, wanted: TurnRequest) -> Accepted:
+async def accept(service: Service, wanted: TurnRequest) -> Taken:
     """`wanted` has its turn's id: where the reply to the COMMIT was lost, that is looked for.
 
-    Raises: as `accept_turn`, and DBAPIError.
+    Raises: as `accept_turn` and `plan_attempt`, and DBAPIError.
     """
     committing = False
 
-    def accepted(conn: Connection) -> Accepted:
+    def taken(conn: Connection) -> Taken:
         nonlocal committing
         committing = False
-        made = accept_turn(
+        now = service.clock()
+        accepted = accept_turn(
             conn,
             wanted,
             owner=service.owner,
             lease_s=service.settings.turn_lease_s,
-            now=service.clock(),
+            now=now,
             new_id=service.new_id,
         )
+        plan = _first_plan(conn, service, wanted, accepted, now)
         committing = True
-        return made
+        return Taken(accepted=accepted, plan=plan)
 
     try:
-        return await service.database.run(accepted)
+        return await service.database.run(taken)
     except DBAPIError:
         found = await _committed(service, wanted) if committing else None
         if found is None:
             raise
-        return found
+        return Taken(accepted=found)
+
+
+def _first_plan(
+    conn: Connection, service: Service, wanted: TurnRequest, accepted: Accepted, now: datetime
+) -> Pinned | NotPinned | None:
+    """One in the background is planned by the worker that takes it."""
+    if accepted.begun is None or wanted.terms.background:
+        return None
+    return plan_attempt(
+        conn,
+        tenant=wanted.tenant,
+        conversation=accepted.conversation,
+        turn=accepted.turn,
+        avoid=frozenset(),
+        rebuild_min_tokens=service.settings.rebuild_min_tokens,
+        routing=service.settings.routing,
+        now=now,
+        new_id=service.new_id,
+        head=accepted.begun.head,
+    )
 
 
 async def _committed(service: Service, wanted: TurnRequest) -> Accepted | None:

@@ -4,10 +4,14 @@ import asyncio
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 from service.domain.cuts import Cuts, Unkept
 from service.domain.events import ItemId, TurnId, TurnStreamed
 from service.domain.revision import RevisionDigest
+
+if TYPE_CHECKING:
+    from service.conversation_flow import StoredTurn
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,6 +38,8 @@ class TurnChannel:
         self.cuts = Cuts() if cut else None
         self.unkept: Unkept | None = None
         """Where other processes are to see it too."""
+        self.answered: StoredTurn | None = None
+        """As it was recorded with its answer, where this process did that: what would be read back."""
         self.readers = 0
         self._told = 0
         self._moved = asyncio.Event()

@@ -25,9 +25,10 @@ class Placement:
     async def pin(self, job: Job) -> Pinned:
         """Waits until the policy finds an engine, or gives up."""
         deadline = monotonic() + self._tools.settings.turn_wait_s
+        plan, job.plan_made = job.plan_made, None
         while True:
             try:
-                plan = await self._plan(job)
+                plan = plan or await self._plan(job)
             except PoolTimeout:
                 if monotonic() >= deadline:
                     raise
@@ -41,6 +42,7 @@ class Placement:
             _give_up(plan, deadline, self._tools.settings.turn_wait_s)
             await self._queue(job, plan)
             await self._fleet.change(at_most_s=max(0.0, min(PLAN_AGAIN_S, deadline - monotonic())))
+            plan = None
 
     async def _queue(self, job: Job, plan: NotPinned) -> None:
         before, most = await self._line.before(job.turn), self._tools.settings.max_waiting_turns

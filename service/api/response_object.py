@@ -1,7 +1,7 @@
 """OpenAI's objects, built from what is stored: the same for the first answer and for every later reading."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -9,7 +9,6 @@ from service.api.output_items import call_object, call_output_object, reasoning_
 from service.conversation_flow import CANCELLED, DISCONNECTED, StoredConversation, StoredTurn
 from service.domain.conversation import Item, answer_items
 from service.domain.events import (
-    ItemId,
     KvSource,
     Role,
     TurnAsked,
@@ -142,7 +141,6 @@ def response_object(stored: StoredTurn) -> dict[str, Any]:
     turn, started, completed = stored.turn, stored.turn.started, stored.turn.completed
     status = status_of(turn)
     ended_at = stored.completed_at
-    texts = {item.id: item.text for item in (*stored.state.items, *stored.state.withdrawn)}
     return {
         "id": turn.id,
         "object": "response",
@@ -152,12 +150,12 @@ def response_object(stored: StoredTurn) -> dict[str, Any]:
         "background": in_background(turn),
         "error": _error(turn),
         "incomplete_details": {"reason": "max_output_tokens"} if status == "incomplete" else None,
-        "instructions": _instructions(turn, texts),
+        "instructions": _instructions(stored),
         "max_output_tokens": started.sampling.max_output_tokens,
         "model": started.alias,
         "output": _output(turn, completed, status) if completed else [],
         "previous_response_id": stored.previous.turn if stored.previous else None,
-        "conversation": {"id": stored.state.id},
+        "conversation": {"id": stored.conversation},
         "reasoning": {"effort": None, "summary": None},
         "service_tier": "default",
         "store": True,
@@ -173,10 +171,11 @@ def response_object(stored: StoredTurn) -> dict[str, Any]:
     }
 
 
-def _instructions(turn: Turn, texts: Mapping[ItemId, str]) -> str | None:
-    if turn.started.instructions is not None:
-        return texts[turn.started.instructions]
-    return (turn.asked.instructions or None) if turn.asked else None
+def _instructions(stored: StoredTurn) -> str | None:
+    if stored.instructions is not None:
+        return stored.instructions
+    asked = stored.turn.asked
+    return (asked.instructions or None) if asked else None
 
 
 def _error(turn: Turn) -> dict[str, str] | None:

@@ -20,6 +20,7 @@ from service.api.response_object import is_cancelled, response_object
 from service.api.schemas import ResponseBody, parse_count_body, parse_input, parse_response_body, request_hash
 from service.api.sse import turn_events
 from service.api.terms import terms_of
+from service.api.turn_job import Taken
 from service.api.wiring import Service, ServiceOf, Tenant, TenantOf
 from service.conversation_flow import (
     StoredTurn,
@@ -33,8 +34,8 @@ from service.domain.new_items import NewItem
 from service.domain.plan import Engine
 from service.domain.revision import RevisionDigest, parse_digest
 from service.domain.transcript import Transcript
-from service.domain.turn import TurnState
-from service.turn_flow import find_engine
+from service.domain.turn import TurnState, advance
+from service.turn_flow import Pinned, find_engine
 from service.turn_request import Beginning, TurnRequest
 
 router = APIRouter()
@@ -62,7 +63,8 @@ async def create(request: Request, service: ServiceOf, tenant: TenantOf) -> Resp
         terms=terms,
         streamed=bool(body.stream),
     )
-    accepted = await accept(service, wanted)
+    taken = await accept(service, wanted)
+    accepted = taken.accepted
     runner, turn = service.runner, accepted.turn
     if terms.background:
         if accepted.fresh:
@@ -72,14 +74,14 @@ async def create(request: Request, service: ServiceOf, tenant: TenantOf) -> Resp
         stored = await load(service, tenant.id, turn)
         return JSONResponse(response_object(stored), headers=extra_headers(stored))
     if accepted.fresh:
-        channel = runner.start(tenant.id, accepted, streamed=wanted.streamed, terms=terms)
+        channel = runner.start(tenant.id, taken, streamed=wanted.streamed, terms=terms)
     else:
         channel = runner.watch(tenant.id, turn)
     if body.stream:
         await _settled(channel)
-        return await stream_of(service, tenant.id, turn, channel, after=None)
+        return await stream_of(service, tenant.id, turn, channel, after=None, begun=_pinned(taken))
     view = await listen(request, channel, lambda: runner.left(turn))
-    return await _answer(service, tenant, turn, view)
+    return await _answer(service, tenant, turn, view, channel.answered)
 
 
 @router.post("/v1/responses/input_tokens")
@@ -99,10 +101,12 @@ async def count(request: Request, service: ServiceOf, tenant: TenantOf) -> dict[
     return {"object": "response.input_tokens", "input_tokens": len(prompt.token_ids)}
 
 
-async def _answer(service: Service, tenant: Tenant, turn: TurnId, view: View | None) -> Response:
+async def _answer(
+    service: Service, tenant: Tenant, turn: TurnId, view: View | None, answered: StoredTurn | None
+) -> Response:
     if view is None:
         return Response(status_code=CLIENT_GONE)
-    stored = await load(service, tenant.id, turn)
+    stored = answered or await load(service, tenant.id, turn)
     match stored.turn.state:
         case TurnState.COMPLETED:
             return JSONResponse(response_object(stored), headers=extra_headers(stored))
@@ -204,11 +208,32 @@ async def _settled(channel: TurnChannel) -> None:
         await channel.moved(channel.view, deadline - monotonic())
 
 
+def _pinned(taken: Taken) -> StoredTurn | None:
+    """As it stands, where it was planned with its acceptance."""
+    begun = taken.accepted.begun
+    if begun is None or not isinstance(taken.plan, Pinned):
+        return None
+    return replace(begun.stored, turn=advance(begun.stored.turn, taken.plan.pinned))
+
+
 async def stream_of(
-    service: Service, tenant: TenantId, turn: TurnId, channel: TurnChannel, *, after: int | None
+    service: Service,
+    tenant: TenantId,
+    turn: TurnId,
+    channel: TurnChannel,
+    *,
+    after: int | None,
+    begun: StoredTurn | None = None,
 ) -> StreamingResponse:
-    headers = NO_BUFFERING | extra_headers(await load(service, tenant, turn))
-    events = turn_events(channel, lambda: load(service, tenant, turn), service.settings.heartbeat_s, after)
+    """Args: begun: the turn as it stands, where that need not be read."""
+    first = begun or await load(service, tenant, turn)
+    opening = [first]
+
+    async def read() -> StoredTurn:
+        return opening.pop() if opening else channel.answered or await load(service, tenant, turn)
+
+    events = turn_events(channel, read, service.settings.heartbeat_s, after)
+    headers = NO_BUFFERING | extra_headers(first)
     return ListenedStream(events, channel, lambda: service.runner.left(turn), headers)
 
 
@@ -217,7 +242,7 @@ def extra_headers(stored: StoredTurn) -> dict[str, str]:
     turn = stored.turn
     known = {
         "x-everturn-response": turn.id,
-        "x-everturn-conversation": stored.state.id,
+        "x-everturn-conversation": stored.conversation,
         "x-everturn-revision": turn.pinned.revision if turn.pinned else None,
         "x-everturn-plan": turn.pinned.plan if turn.pinned else None,
         "x-everturn-kv-source": turn.completed.kv_source if turn.completed else None,

@@ -11,8 +11,7 @@ from service.api.response_object import list_object, response_object
 from service.api.responses import load, stream_of
 from service.api.schemas import LOGPROBS
 from service.api.wiring import ServiceOf, TenantOf
-from service.conversation_flow import StoredTurn
-from service.domain.conversation import Item
+from service.conversation_flow import find_input
 from service.domain.errors import InvalidInput
 from service.domain.events import TurnId
 from service.domain.turn import TurnState
@@ -49,7 +48,7 @@ async def cancel(response_id: str, request: Request, service: ServiceOf, tenant:
     turn = TurnId(response_id)
     stored = await load(service, tenant.id, turn)
     if stored.turn.state in (TurnState.STARTED, TurnState.PINNED):
-        await service.runner.cancel(tenant.id, stored.state.id, turn)
+        await service.runner.cancel(tenant.id, stored.conversation, turn)
         stored = await load(service, tenant.id, turn)
     return response_object(stored)
 
@@ -66,16 +65,9 @@ async def input_items(
     after: str | None = None,
 ) -> dict[str, Any]:
     check_query(request, "limit", "order", "after", "include")
-    stored = await load(service, tenant.id, TurnId(response_id))
-    page, has_more = page_of(_given(stored), limit=limit, order=order, after=after)
+    given = await service.database.run(lambda conn: find_input(conn, tenant.id, TurnId(response_id)))
+    page, has_more = page_of(given, limit=limit, order=order, after=after)
     return list_object(page, has_more=has_more)
-
-
-def _given(stored: StoredTurn) -> list[Item]:
-    """What the request brought; instructions are no items."""
-    started = stored.turn.started
-    known = {item.id: item for item in (*stored.state.items, *stored.state.withdrawn)}
-    return [known[one] for one in started.items if one != started.instructions]
 
 
 def _check_include(request: Request) -> None:

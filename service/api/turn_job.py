@@ -14,10 +14,12 @@ from service.api.channel import TurnChannel
 from service.api.database import Database
 from service.api.metrics import Metrics
 from service.api.rebuild_wait import Ring
+from service.conversation_flow import Accepted, StoredTurn
 from service.domain.artifact import BootId
 from service.domain.events import ConversationId, ItemId, TenantId, TurnId
 from service.domain.terms import USUAL, Terms
 from service.settings import Settings
+from service.turn_flow import NotPinned, Pinned
 
 STORAGE_TROUBLE = (DBAPIError, PoolTimeout)
 Failure = tuple[str, str]
@@ -52,6 +54,15 @@ class Tools:
     """Tells the workers of a turn that waits for one. Raises: Unavailable."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Taken:
+    """What came of a request for a turn."""
+
+    accepted: Accepted
+    plan: Pinned | NotPinned | None = None
+    """Of its first attempt; None for a turn that is not this process's to run, and where it is not known any more."""
+
+
 @dataclass(slots=True, kw_only=True)
 class Job:
     tenant: TenantId
@@ -68,6 +79,10 @@ class Job:
     avoid: dict[BootId, float] = field(default_factory=dict)
     """Engines that failed this turn, and until when they are left alone."""
     plan: str = "none"
+    accepted: StoredTurn | None = None
+    """As it was recorded, where this process accepted it."""
+    plan_made: Pinned | NotPinned | None = None
+    """With its acceptance, and not gone by yet."""
     answering: bool = False
     attempt: Attempt | None = None
     """The last."""

@@ -100,12 +100,13 @@ class TurnLoop:
         return await self._placement.pin(job)
 
     async def _prepare(self, job: Job, pinned: Pinned) -> Attempt:
-        head, note = pinned.head, pinned.pinned.reason
+        head, note, transcript = pinned.head, pinned.pinned.reason, pinned.transcript
         if pinned.rebuild is not None:
             head, note = await self._rebuild.until_over(pinned, pinned.rebuild, job.channel.note)
-        transcript = await self._tools.database.run(
-            lambda conn: heads.load_transcript(conn, job.tenant, job.conversation)
-        )
+        if transcript is None:
+            transcript = await self._tools.database.run(
+                lambda conn: heads.load_transcript(conn, job.tenant, job.conversation)
+            )
         return Attempt(
             tenant=job.tenant,
             turn=head.turns[job.turn],

@@ -1,15 +1,19 @@
 """Tells the record how an attempt or a turn ended, and holds out where the database is away for a moment."""
 
 import asyncio
+from dataclasses import replace
+from datetime import datetime
 from logging import getLogger
 from time import monotonic
 
 from service import orphan_flow, turn_flow, turn_log
 from service.api.attempt import Answer, Attempt, AttemptLost
 from service.api.turn_job import STORAGE_TROUBLE, Failure, Job, Tools
+from service.conversation_flow import StoredTurn
 from service.domain.artifact import MISFITS
 from service.domain.errors import EngineFailed
 from service.domain.events import AttemptFailed, TurnStreamed
+from service.domain.turn import Turn
 from service.engine import client
 from service.store.turns import OpenTurn
 from service.turn_flow import Said
@@ -26,21 +30,23 @@ class TurnRecords:
 
     async def accept(self, job: Job, answer: Answer) -> None:
         """Committed when it returns. A lost reply to COMMIT shows as FenceLost on the next try: it was accepted."""
+        streamed, now = _streamed(job, answer), self._tools.clock()
         for number in range(1, COMMIT_TRIES + 1):
             try:
-                await self._tools.database.run(
+                turn = await self._tools.database.run(
                     lambda conn: turn_flow.complete_turn(
                         conn,
                         tenant=job.tenant,
                         conversation=job.conversation,
                         refusal=answer.refusal,
                         completed=answer.completed,
-                        now=self._tools.clock(),
-                        streamed=_streamed(job, answer),
+                        now=now,
+                        streamed=streamed,
                         scored=answer.scored,
                         parsed=answer.parsed,
                     )
                 )
+                job.channel.answered = _answered(job, answer, turn, streamed, now)
                 break
             except STORAGE_TROUBLE:
                 if number == COMMIT_TRIES:
@@ -128,6 +134,24 @@ class TurnRecords:
             )
         except (EngineFailed, *STORAGE_TROUBLE) as error:
             log.warning("KV of attempt %s is not recorded: %s", attempt.id, error)
+
+
+def _answered(
+    job: Job, answer: Answer, turn: Turn, streamed: TurnStreamed | None, now: datetime
+) -> StoredTurn | None:
+    """What would be read back now: heads are without words, and these are known here."""
+    if job.accepted is None:
+        return None
+    whole = replace(
+        turn,
+        started=job.accepted.turn.started,
+        asked=job.accepted.turn.asked,
+        streamed=streamed,
+        scored=answer.scored,
+        parsed=answer.parsed,
+        completed=answer.completed,
+    )
+    return replace(job.accepted, turn=whole, completed_at=now)
 
 
 def _streamed(job: Job, answer: Answer) -> TurnStreamed | None:

@@ -11,10 +11,10 @@ from service.api.bell import Bell
 from service.api.channel import TurnChannel, View
 from service.api.follower import Follower
 from service.api.pulse import Pulse
-from service.api.turn_job import STORAGE_TROUBLE, Failure, Job, Tools, TurnLost
+from service.api.turn_job import STORAGE_TROUBLE, Failure, Job, Taken, Tools, TurnLost
 from service.api.turn_loop import TurnLoop
 from service.api.turn_records import TurnRecords
-from service.conversation_flow import CANCELLED, DISCONNECTED, Accepted
+from service.conversation_flow import CANCELLED, DISCONNECTED
 from service.domain.cuts import Retelling, Unkept, item_of
 from service.domain.errors import FenceLost, InvalidInput
 from service.domain.events import ConversationId, TenantId, TurnId
@@ -41,10 +41,9 @@ class TurnRunner:
         self._running: dict[TurnId, Job] = {}
         self._tasks: set[asyncio.Task[None]] = set()
 
-    def start(
-        self, tenant: TenantId, accepted: Accepted, *, streamed: bool, terms: Terms = USUAL
-    ) -> TurnChannel:
+    def start(self, tenant: TenantId, taken: Taken, *, streamed: bool, terms: Terms = USUAL) -> TurnChannel:
         """A turn that this process has just accepted."""
+        accepted = taken.accepted
         channel = TurnChannel(View(item=item_of(accepted.turn)), cut=streamed)
         channel.unkept = Unkept()
         job = Job(
@@ -56,6 +55,8 @@ class TurnRunner:
             started_s=monotonic(),
             terms=terms,
             left_s=terms.deadline_s,
+            accepted=None if accepted.begun is None else accepted.begun.stored,
+            plan_made=taken.plan,
         )
         self._start(job)
         return channel

@@ -97,7 +97,7 @@ def head_of(whole: Conversation, turn: TurnId | None = None) -> Head:
         deleted=whole.deleted,
         # The newest last: a turn that was loaded for is an older one.
         turns={one: _wordless(whole.turns[one]) for one in (turn, newest) if one in whole.turns},
-        last=None if whole.last is None else _answer(whole.last),
+        last=None if whole.last is None else last_answer(whole.last),
         window_tokens=tokens,
         fresh=tuple(item.id for item in whole.items[whole.covered_items :]) if tokens else (),
         dead=whole.dead,
@@ -173,12 +173,12 @@ def _after(head: Head, event: TurnEvent) -> Head:
             tokens = event.prompt_tokens + len(event.output)
             parsed = head.turns[event.turn].parsed
             calls = parsed is not None and any(part.call is not None for part in parsed.parts)
-            return replace(head, last=_answer(event), window_tokens=tokens, fresh=(), unsettled=calls)
+            return replace(head, last=last_answer(event), window_tokens=tokens, fresh=(), unsettled=calls)
         case _:
             return head
 
 
-def _answer(event: TurnCompleted) -> LastAnswer:
+def last_answer(event: TurnCompleted) -> LastAnswer:
     return LastAnswer(
         turn=event.turn,
         engine_revision=event.engine_revision,

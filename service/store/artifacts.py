@@ -5,8 +5,8 @@ from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Connection, Row, delete, extract, func, select
-from sqlalchemy.dialects.postgresql import insert
+from sqlalchemy import Connection, Row, Text, any_, bindparam, delete, extract, func, select
+from sqlalchemy.dialects.postgresql import ARRAY, insert
 
 from service.domain.artifact import ArtifactId, BootId
 from service.domain.conversation import Ancestor
@@ -41,11 +41,46 @@ def record(
         "expires_ms": published.expires_ms,
         "recorded_at": now,
     }
-    conn.execute(insert(artifacts).values(row).on_conflict_do_nothing())
+    conn.execute(RECORD, row)
 
 
 NEWEST = 8
 """Artifacts of one conversation and revision that a plan chooses from: each turn adds one, and the last few hold the most."""
+
+# Built once: what every turn comes by.
+RECORD = insert(artifacts).on_conflict_do_nothing()
+_RANKED = (
+    select(
+        *(
+            artifacts.c[name]
+            for name in ("artifact_id", "conversation_id", "revision", "producer", "tokens", "recorded_at")
+        ),
+        func.row_number()
+        .over(
+            partition_by=(artifacts.c.conversation_id, artifacts.c.revision),
+            order_by=(artifacts.c.recorded_at.desc(), artifacts.c.tokens.desc(), artifacts.c.artifact_id),
+        )
+        .label("place"),
+    )
+    .where(
+        artifacts.c.tenant_id == bindparam("tenant"),
+        artifacts.c.conversation_id == any_(bindparam("conversations", type_=ARRAY(Text))),
+        artifacts.c.expires_ms > extract("epoch", CLOCK) * 1000,
+    )
+    .subquery()
+)
+OF_CONVERSATION = (
+    select(
+        *(_RANKED.c[name] for name in ("artifact_id", "conversation_id", "revision", "producer", "tokens"))
+    )
+    .where(_RANKED.c.place <= NEWEST)
+    .order_by(
+        _RANKED.c.conversation_id != bindparam("own"),
+        _RANKED.c.recorded_at.desc(),
+        _RANKED.c.tokens.desc(),
+        _RANKED.c.artifact_id,
+    )
+)
 
 
 def of_conversation(
@@ -53,28 +88,8 @@ def of_conversation(
 ) -> list[StoredArtifact]:
     """Unexpired by the database's clock, newest first; after its own those of its ancestors, as far as they are of use to it."""
     shared = {one.conversation: one.tokens for one in ancestors if one.tokens > 0}
-    newest = (artifacts.c.recorded_at.desc(), artifacts.c.tokens.desc(), artifacts.c.artifact_id)
-    alike = (artifacts.c.conversation_id, artifacts.c.revision)
-    ranked = (
-        select(artifacts, func.row_number().over(partition_by=alike, order_by=newest).label("place"))
-        .where(
-            artifacts.c.tenant_id == tenant,
-            artifacts.c.conversation_id.in_([conversation, *shared]),
-            artifacts.c.expires_ms > extract("epoch", CLOCK) * 1000,
-        )
-        .subquery()
-    )
-    query = (
-        select(ranked)
-        .where(ranked.c.place <= NEWEST)
-        .order_by(
-            ranked.c.conversation_id != conversation,
-            ranked.c.recorded_at.desc(),
-            ranked.c.tokens.desc(),
-            ranked.c.artifact_id,
-        )
-    )
-    return [_shared(row, shared) for row in conn.execute(query)]
+    whose = {"tenant": tenant, "own": conversation, "conversations": [conversation, *shared]}
+    return [_shared(row, shared) for row in conn.execute(OF_CONVERSATION, whose)]
 
 
 def list_artifacts(conn: Connection, conversation: ConversationId) -> list[StoredArtifact]:

@@ -44,12 +44,17 @@ def list_all(conn: Connection) -> list[StoredContract]:
     return _read(conn, select(contracts).order_by(contracts.c.ends_ms, contracts.c.contract_id))
 
 
+# Built once: what every turn comes by.
+IN_FORCE = (
+    select(contracts.c.terms, contracts.c.revoked_at)
+    .where(contracts.c.revoked_at.is_(None), contracts.c.ends_ms > extract("epoch", CLOCK) * 1000)
+    .order_by(contracts.c.contract_id)
+)
+
+
 def in_force(conn: Connection) -> list[Contract]:
     """Neither revoked nor, by the database's clock, at its end."""
-    query = select(contracts).where(
-        contracts.c.revoked_at.is_(None), contracts.c.ends_ms > extract("epoch", CLOCK) * 1000
-    )
-    return [stored.terms for stored in _read(conn, query.order_by(contracts.c.contract_id))]
+    return [stored.terms for stored in _read(conn, IN_FORCE)]
 
 
 def _read(conn: Connection, query: Select[*tuple[Any, ...]]) -> list[StoredContract]:

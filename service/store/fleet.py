@@ -1,16 +1,20 @@
 """Revisions, aliases and engines as they are now; their moves are events, which the flows append."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from datetime import datetime
+from typing import Any
 
 from sqlalchemy import (
     BigInteger,
     ColumnElement,
     Connection,
+    Row,
     Select,
     Text,
     and_,
+    any_,
+    bindparam,
     case,
     cast,
     column,
@@ -21,7 +25,7 @@ from sqlalchemy import (
     union_all,
     update,
 )
-from sqlalchemy.dialects.postgresql import insert
+from sqlalchemy.dialects.postgresql import ARRAY, insert
 from sqlalchemy.exc import IntegrityError
 
 from service.domain.artifact import BootId
@@ -85,11 +89,11 @@ def list_revisions(conn: Connection) -> list[RegisteredRevision]:
 
 
 def find_alias(conn: Connection, alias: str) -> Alias | None:
-    return next(iter(_aliases(conn, select(aliases).where(aliases.c.alias == alias))), None)
+    return next(iter(_aliases(conn.execute(ALIAS, {"alias": alias}))), None)
 
 
 def list_aliases(conn: Connection) -> list[Alias]:
-    return _aliases(conn, select(aliases).order_by(aliases.c.alias))
+    return _aliases(conn.execute(select(aliases).order_by(aliases.c.alias)))
 
 
 def set_alias(conn: Connection, alias: str, revision: RevisionDigest, on_upgrade: OnUpgrade | None) -> None:
@@ -204,25 +208,24 @@ def serving(conn: Connection) -> Serving:
 
 def live_engines(conn: Connection, of: Collection[RevisionDigest | None] | None = None) -> list[Engine]:
     """Those whose lease runs, in whatever state, once for each revision that they serve: all, or only those given."""
-    query = _all_engines(adapters=True).where(_alive())
-    if of is not None:
-        query = query.where(_SERVED.c.revision.in_(sorted(filter(None, of))))
-    return _engines(conn, query)
+    if of is None:
+        return _engines(conn.execute(LIVE))
+    return _engines(conn.execute(LIVE_OF, {"revisions": sorted(filter(None, of))}))
 
 
 def list_engines(conn: Connection) -> list[Engine]:
     """All that ever registered, as their bases; one whose lease has run out is gone, whatever it said last."""
-    return _engines(conn, _all_engines(adapters=False))
+    return _engines(conn.execute(_all_engines(adapters=False)))
 
 
-def _aliases(conn: Connection, query: Select[*tuple[object, ...]]) -> list[Alias]:
+def _aliases(rows: Iterable[Row[*tuple[Any, ...]]]) -> list[Alias]:
     return [
         Alias(
             name=row.alias,
             revision=RevisionDigest(row.revision),
             on_upgrade=None if row.on_upgrade is None else OnUpgrade(row.on_upgrade),
         )
-        for row in conn.execute(query)
+        for row in rows
     ]
 
 
@@ -256,7 +259,15 @@ def _all_engines(*, adapters: bool) -> Select[*tuple[object, ...]]:
     )
 
 
-def _engines(conn: Connection, query: Select[*tuple[object, ...]]) -> list[Engine]:
+# Built once: what every turn comes by.
+ALIAS = select(aliases.c.alias, aliases.c.revision, aliases.c.on_upgrade).where(
+    aliases.c.alias == bindparam("alias")
+)
+LIVE = _all_engines(adapters=True).where(_alive())
+LIVE_OF = LIVE.where(_SERVED.c.revision == any_(bindparam("revisions", type_=ARRAY(Text))))
+
+
+def _engines(rows: Iterable[Row[*tuple[Any, ...]]]) -> list[Engine]:
     return [
         Engine(
             boot=BootId(row.boot),
@@ -267,5 +278,5 @@ def _engines(conn: Connection, query: Select[*tuple[object, ...]]) -> list[Engin
             state=EngineState(row.state),
             load=row.load,
         )
-        for row in conn.execute(query)
+        for row in rows
     ]

@@ -1,11 +1,11 @@
 """Tenants, and the keys that speak for them, for operators and for auditors; of a key's secret only the hash is kept."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from datetime import datetime
 from enum import StrEnum
 from hashlib import sha256
 
-from sqlalchemy import Connection, Text, cast, func, or_, select, update
+from sqlalchemy import Connection, Text, bindparam, cast, func, or_, select, update
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.exc import IntegrityError
 
@@ -23,6 +23,21 @@ from service.store.tenant_tables import (
     tenants,
 )
 from service.store.tenants import limits_of
+
+# Built once: it is asked with every request.
+PRINCIPAL = (
+    select(
+        *(api_keys.c.key_id, api_keys.c.tenant_id, api_keys.c.scope, tenants.c.on_upgrade),
+        *(tenant_limits.c[limit.name] for limit in fields(Limits)),
+    )
+    .select_from(api_keys)
+    .outerjoin(tenants, tenants.c.tenant_id == api_keys.c.tenant_id)
+    .outerjoin(tenant_limits, tenant_limits.c.tenant_id == api_keys.c.tenant_id)
+    .where(
+        api_keys.c.secret_sha256 == bindparam("secret_sha256"),
+        or_(api_keys.c.revoked_at.is_(None), api_keys.c.revoked_at > CLOCK),
+    )
+)
 
 
 class Scope(StrEnum):
@@ -192,17 +207,7 @@ def list_keys(conn: Connection, tenant: TenantId | None = None) -> list[KeyRecor
 
 def authenticate(conn: Connection, secret: str) -> Principal | None:
     """None for a secret that opens nothing, or nothing any more."""
-    query = (
-        select(api_keys.c.key_id, api_keys.c.tenant_id, api_keys.c.scope, tenants.c.on_upgrade, tenant_limits)
-        .select_from(api_keys)
-        .outerjoin(tenants, tenants.c.tenant_id == api_keys.c.tenant_id)
-        .outerjoin(tenant_limits, tenant_limits.c.tenant_id == api_keys.c.tenant_id)
-        .where(
-            api_keys.c.secret_sha256 == _hash(secret),
-            or_(api_keys.c.revoked_at.is_(None), api_keys.c.revoked_at > CLOCK),
-        )
-    )
-    row = conn.execute(query).mappings().one_or_none()
+    row = conn.execute(PRINCIPAL, {"secret_sha256": _hash(secret)}).mappings().one_or_none()
     if row is None:
         return None
     return Principal(

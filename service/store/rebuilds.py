@@ -5,7 +5,20 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, Row, and_, case, exists, func, or_, select, text, update
+from sqlalchemy import (
+    ColumnElement,
+    Connection,
+    Row,
+    and_,
+    bindparam,
+    case,
+    exists,
+    func,
+    or_,
+    select,
+    text,
+    update,
+)
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.exc import IntegrityError
 
@@ -276,11 +289,7 @@ def requeue(conn: Connection, rebuild: str) -> bool:
 
 def supersede(conn: Connection, *, turn: TurnId) -> None:
     """The turn goes on without: whoever still works on its rebuilds has lost the fence."""
-    conn.execute(
-        update(rebuilds)
-        .where(rebuilds.c.turn_id == turn, _active())
-        .values(state=RebuildState.SUPERSEDED, finished_at=CLOCK)
-    )
+    conn.execute(SUPERSEDE, {"turn": turn})
 
 
 def stalled(conn: Connection, *, queued_for_s: float, limit: int) -> list[tuple[str, RebuildQueue]]:
@@ -334,6 +343,14 @@ def _rebuilt_already(conversation: ConversationId, revision: RevisionDigest) -> 
 def _active() -> ColumnElement[bool]:
     # Literals: the planner must see that the partial index applies.
     return rebuilds.c.state.in_([RebuildState.QUEUED, RebuildState.RUNNING])
+
+
+# Built once: every turn ends with it.
+SUPERSEDE = (
+    update(rebuilds)
+    .where(rebuilds.c.turn_id == bindparam("turn"), text("state IN ('queued', 'running')"))
+    .values(state=RebuildState.SUPERSEDED, finished_at=CLOCK)
+)
 
 
 def held_by(rebuild: str, fence: int) -> ColumnElement[bool]:

@@ -4,7 +4,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Connection, Row, and_, func, select, update
+from sqlalchemy import Connection, Row, and_, bindparam, func, select, text, update
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.exc import IntegrityError
 
@@ -16,6 +16,7 @@ from service.domain.rollout_events import RolloutId, RolloutMove, RolloutResumed
 from service.store import event_store
 from service.store.codec import to_document
 from service.store.constraints import broken_constraint
+from service.store.rollout_tables import ACTIVE as ACTIVE_STATE
 from service.store.rollout_tables import ACTIVE_STATES, ONE_ACTIVE_ROLLOUT, rollouts
 from service.store.tables import aliases, events
 from service.store.timeline import read_recorded
@@ -175,15 +176,25 @@ def note_waiting(conn: Connection, standing: Standing, reason: str) -> None:
         )
 
 
+# Built once: what every turn comes by.
+ROUTE = (
+    select(
+        aliases.c.revision,
+        *(rollouts.c[name] for name in ("rollout_id", "step", "percent", "source", "target")),
+    )
+    .join_from(
+        aliases,
+        rollouts,
+        and_(rollouts.c.alias == aliases.c.alias, text(f"rollouts.state {ACTIVE_STATE}")),
+        isouter=True,
+    )
+    .where(aliases.c.alias == bindparam("alias"))
+)
+
+
 def route_of(conn: Connection, alias: str) -> tuple[RevisionDigest, Route | None] | None:
     """What the alias points at and the rollout it is in, in one look; None for an alias that is not there."""
-    of_alias = and_(rollouts.c.alias == aliases.c.alias, rollouts.c.state.in_(ACTIVE_STATES))
-    query = (
-        select(aliases.c.revision, rollouts)
-        .join_from(aliases, rollouts, of_alias, isouter=True)
-        .where(aliases.c.alias == alias)
-    )
-    row = conn.execute(query).one_or_none()
+    row = conn.execute(ROUTE, {"alias": alias}).one_or_none()
     if row is None:
         return None
     revision = RevisionDigest(row.revision)

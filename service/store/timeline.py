@@ -5,11 +5,28 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Connection, Select, and_, select
+from sqlalchemy import Connection, and_, bindparam, select
 
 from service.domain.events import ConversationErased, Event, TenantId
 from service.store.codec import EventRow, decode
 from service.store.tables import event_contents, events
+
+# Built once: what every turn comes by.
+_OF_STREAM = (events.c.tenant_id == bindparam("tenant"), events.c.stream == bindparam("stream"))
+_SAME_EVENT = and_(
+    *(event_contents.c[key] == events.c[key] for key in ("tenant_id", "stream", "stream_version"))
+)
+STREAM = (
+    select(
+        *(events.c.occurred_at, events.c.type, events.c.schema_number, events.c.payload),
+        *(event_contents.c.content, event_contents.c.tokens),
+    )
+    .select_from(events.outerjoin(event_contents, _SAME_EVENT))
+    .where(*_OF_STREAM)
+    .order_by(events.c.stream_version)
+)
+LATER = STREAM.where(events.c.stream_version > bindparam("after"))
+TOMBSTONE = select(events.c.position).where(*_OF_STREAM, events.c.type == ConversationErased.name)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,7 +43,7 @@ def read_recorded(
     Raises:
         Internal: an event that this version of the code cannot read.
     """
-    rows = conn.execute(_stream(tenant, stream).where(events.c.stream_version > after_version)).all()
+    rows = conn.execute(LATER, {"tenant": tenant, "stream": stream, "after": after_version}).all()
     return _recorded(rows, erased=bool(rows) and rows[-1].type == ConversationErased.name)
 
 
@@ -38,9 +55,10 @@ def read_as_far_as(
     Raises:
         Internal: an event that this version of the code cannot read.
     """
-    rows = conn.execute(_stream(tenant, stream).where(events.c.stream_version <= version)).all()
+    place = {"tenant": tenant, "stream": stream}
+    rows = conn.execute(STREAM.where(events.c.stream_version <= version), place).all()
     # After the rows: what was erased between the two is taken for erased.
-    found = conn.execute(_stream(tenant, stream).where(events.c.type == ConversationErased.name)).all()
+    found = conn.execute(STREAM.where(events.c.type == ConversationErased.name), place).all()
     tombstones = [one.event for one in _recorded(found) if isinstance(one.event, ConversationErased)]
     history = [one.event for one in _recorded(rows, erased=bool(tombstones))]
     return history, tombstones[0] if tombstones else None
@@ -48,25 +66,7 @@ def read_as_far_as(
 
 def is_erased(conn: Connection, tenant: TenantId, stream: str) -> bool:
     """By a tombstone of its own: a fork may have lost what it inherits before."""
-    tombstone = select(events.c.position).where(
-        events.c.tenant_id == tenant, events.c.stream == stream, events.c.type == ConversationErased.name
-    )
-    return conn.execute(tombstone).one_or_none() is not None
-
-
-def _stream(tenant: TenantId, stream: str) -> Select[Any]:
-    same_event = and_(
-        *(event_contents.c[key] == events.c[key] for key in ("tenant_id", "stream", "stream_version"))
-    )
-    return (
-        select(
-            *(events.c.occurred_at, events.c.type, events.c.schema_number, events.c.payload),
-            *(event_contents.c.content, event_contents.c.tokens),
-        )
-        .select_from(events.outerjoin(event_contents, same_event))
-        .where(events.c.tenant_id == tenant, events.c.stream == stream)
-        .order_by(events.c.stream_version)
-    )
+    return conn.execute(TOMBSTONE, {"tenant": tenant, "stream": stream}).one_or_none() is not None
 
 
 def _recorded(rows: Sequence[Any], *, erased: bool = False) -> list[Recorded]:

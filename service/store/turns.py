@@ -4,13 +4,23 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, Row, delete, insert, literal_column, select, update
+from sqlalchemy import (
+    ColumnElement,
+    Connection,
+    Row,
+    bindparam,
+    delete,
+    insert,
+    literal_column,
+    select,
+    update,
+)
 from sqlalchemy.exc import IntegrityError
 
 from service.domain.errors import ConversationLocked, EverturnError, Internal, VersionConflict
 from service.domain.events import ConversationId, TenantId, TurnId
 from service.store.constraints import broken_constraint
-from service.store.leases import CLOCK, expired, lease_end
+from service.store.leases import CLOCK, expired, lease_end, seconds
 from service.store.tables import ONE_OPEN_TURN, ONE_TURN_PER_KEY, turns
 from service.store.turn_chunks import turn_chunks
 
@@ -19,6 +29,24 @@ NOBODY = "queue"
 NEVER: ColumnElement[Any] = literal_column("timestamptz '9999-01-01 00:00:00+00'")
 """When the lease of such a turn ends: nobody is to be found dead."""
 IN_QUEUE = {"owner": NOBODY, "lease_expires_at": NEVER, "queued_at": CLOCK}
+
+# Built once: what every turn comes by.
+_DEADLINE = {"deadline_at": lease_end(seconds("deadline_s"))}
+OPEN = insert(turns).values(_DEADLINE | {"lease_expires_at": lease_end(seconds("lease_s"))})
+OPEN_IN_QUEUE = insert(turns).values(_DEADLINE | IN_QUEUE)
+CONVERSATION_OF = select(turns.c.conversation_id).where(
+    turns.c.turn_id == bindparam("turn"), turns.c.tenant_id == bindparam("tenant")
+)
+CLOSE = (
+    update(turns)
+    .where(turns.c.turn_id == bindparam("turn"), turns.c.tenant_id == bindparam("tenant"))
+    .values(closed=True, owner=None, lease_expires_at=None, queued_at=None)
+    .add_cte(
+        delete(turn_chunks)
+        .where(turn_chunks.c.turn_id == bindparam("turn"), turn_chunks.c.tenant_id == bindparam("tenant"))
+        .cte("said")
+    )
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,18 +102,19 @@ def open_turn(
         "background": run.background,
         "streamed": run.streamed,
         "finish": run.finish,
-        "deadline_at": None if run.deadline_s is None else lease_end(run.deadline_s),
+        "deadline_s": run.deadline_s,
     }
-    held = {"owner": owner, "lease_expires_at": lease_end(lease_s)}
     try:
-        conn.execute(insert(turns).values(row | (IN_QUEUE if run.background else held)))
+        if run.background:
+            conn.execute(OPEN_IN_QUEUE, row)
+        else:
+            conn.execute(OPEN, row | {"owner": owner, "lease_s": lease_s})
     except IntegrityError as error:
         raise _refusal(error, turn, conversation) from error
 
 
 def find_turn(conn: Connection, tenant: TenantId, turn: TurnId) -> ConversationId | None:
-    query = select(turns.c.conversation_id).where(turns.c.turn_id == turn, turns.c.tenant_id == tenant)
-    found = conn.execute(query).scalar_one_or_none()
+    found = conn.execute(CONVERSATION_OF, {"turn": turn, "tenant": tenant}).scalar_one_or_none()
     return None if found is None else ConversationId(found)
 
 
@@ -138,13 +167,7 @@ def renew_lease(conn: Connection, *, turn: TurnId, owner: str, lease_s: float) -
 
 def close_turn(conn: Connection, *, tenant: TenantId, turn: TurnId) -> None:
     """What it has said so far is forgotten: the record has what there is to keep."""
-    said = delete(turn_chunks).where(turn_chunks.c.turn_id == turn, turn_chunks.c.tenant_id == tenant)
-    conn.execute(
-        update(turns)
-        .where(turns.c.turn_id == turn, turns.c.tenant_id == tenant)
-        .values(closed=True, owner=None, lease_expires_at=None, queued_at=None)
-        .add_cte(said.cte("said"))
-    )
+    conn.execute(CLOSE, {"turn": turn, "tenant": tenant})
 
 
 def forget_requests(conn: Connection, *, tenant: TenantId, conversation: ConversationId) -> None:

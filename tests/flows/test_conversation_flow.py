@@ -14,7 +14,6 @@ from service.domain.events import (
     PolicyLevel,
     Role,
     TenantId,
-    TurnId,
     TurnStarted,
 )
 from service.domain.new_items import NewMessage
@@ -182,7 +181,8 @@ def test_a_response_knows_the_answer_before_it(engine: Engine) -> None:
         running = answered(conn)
         complete(conn, running, completed(pin(conn, running)))
         stored = find_response(conn, ACME, running.turn)
-        first = find_response(conn, ACME, TurnId(next(iter(stored.state.turns))))
+        turns = find_conversation(conn, ACME, running.conversation).state.turns
+        first = find_response(conn, ACME, next(iter(turns)))
     assert stored.previous is not None
     assert stored.previous.turn == first.turn.id
     assert first.previous is None

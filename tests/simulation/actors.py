@@ -140,13 +140,14 @@ class Api:
 
     async def respond(self, ask: Ask) -> StoredTurn:
         """As service.api.responses does it: accepted, run or watched to its end, and read."""
-        accepted = await accept(cast("Any", self), _request(ask))
+        taken = await accept(cast("Any", self), _request(ask))
+        accepted = taken.accepted
         if ask.terms.background:
             if accepted.fresh:
                 self.runner.ring(accepted.turn)
             channel = self.runner.watch(TENANT, accepted.turn)
         elif accepted.fresh:
-            channel = self.runner.start(TENANT, accepted, streamed=ask.streamed, terms=ask.terms)
+            channel = self.runner.start(TENANT, taken, streamed=ask.streamed, terms=ask.terms)
         else:
             channel = self.runner.watch(TENANT, accepted.turn)
         try:
@@ -154,10 +155,10 @@ class Api:
                 await channel.ended()
         finally:
             self.runner.left(accepted.turn)
-        return await self._read(accepted.turn)
+        return channel.answered or await self._read(accepted.turn)
 
     async def cancel(self, ask: Ask) -> None:
-        found = await accept(cast("Any", self), _request(ask))
+        found = (await accept(cast("Any", self), _request(ask))).accepted
         await self.runner.cancel(TENANT, found.conversation, found.turn)
 
     async def _read(self, turn: TurnId) -> StoredTurn:

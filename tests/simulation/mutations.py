@@ -18,6 +18,7 @@ from service.store import turns as store_turns
 from service.store.rebuilds import RebuildState
 from tests.simulation import rebuild_rows, wire
 from tests.simulation.engine import Engine
+from tests.simulation.kv_store import KvStore
 from tests.simulation.store import event_store, rebuilds
 from workers import turn_sweep
 from workers.kv_connector import save_planning
@@ -138,13 +139,14 @@ def the_scheduler_side_does_not_compare() -> Planted:
 
 
 def the_worker_side_does_not_compare() -> Planted:
+    """Where nobody forges blocks: of a forged one, the worker side alone sees the header."""
     look = Engine.unfit
 
     def lenient(self: Engine, *given: Any) -> RefusalReason | None:
         found = look(self, *given)
         return None if found is RefusalReason.REVISION_MISMATCH else found
 
-    return (patch.object(Engine, "unfit", lenient),)
+    return (patch.object(Engine, "unfit", lenient), patch.object(KvStore, "forge", lambda *_: False))
 
 
 def whatever_is_stored_is_offered() -> Planted:

@@ -1,0 +1,99 @@
+"""What a turn costs the database, and that what its client is told at once is what is read back later."""
+
+from typing import Any
+
+import pytest
+from sqlalchemy import text
+
+from service.domain.events import TurnCompleted
+from tests.api.stack import Stack
+from tests.api.test_logprobs import ASKED
+from tests.api.test_resume import said
+from tests.api.test_tools import CALL, WEATHER
+
+BODIES: dict[str, dict[str, Any]] = {
+    "plain": {},
+    "instructions": {"instructions": "be brief"},
+    "metadata": {"metadata": {"who": "me"}},
+    "cut short": {"max_output_tokens": 2},
+    "log-probabilities": ASKED,
+    "kept terms": {"temperature": 0.5, "truncation": "auto", "metadata": {"everturn.deadline_s": "60"}},
+}
+
+
+def written_in(stack: Stack, conversation: str) -> list[str]:
+    """Of each event, the transaction that wrote it."""
+    query = text("SELECT txid::text FROM events WHERE stream = :stream ORDER BY stream_version")
+    with stack.owner.begin() as conn:
+        return list(conn.execute(query, {"stream": conversation}).scalars())
+
+
+def read_back(stack: Stack, told: dict[str, Any]) -> dict[str, Any]:
+    return dict(stack.http.get(f"/v1/responses/{told['id']}").json())
+
+
+def test_a_turn_that_finds_its_engine_is_accepted_and_planned_in_one_transaction(shared_stack: Stack) -> None:
+    conversation = shared_stack.ask("hello")["conversation"]["id"]
+    assert [event.name for event in shared_stack.events(conversation)] == [
+        "conversation.created",
+        "message.accepted",
+        "turn.started",
+        "turn.pinned",
+        "turn.completed",
+    ]
+    *beginning, end = written_in(shared_stack, conversation)
+    assert len(set(beginning)) == 1
+    assert end != beginning[0]
+
+
+@pytest.mark.parametrize("body", BODIES.values(), ids=BODIES.keys())
+def test_an_answer_is_what_is_read_back_of_it(shared_stack: Stack, body: dict[str, Any]) -> None:
+    conversation = shared_stack.conversation()
+    for _ in range(2):
+        told = shared_stack.ask("hello", conversation=conversation, **body)
+        assert told == read_back(shared_stack, told)
+
+
+@pytest.mark.parametrize("body", BODIES.values(), ids=BODIES.keys())
+def test_a_stream_ends_with_what_is_read_back_of_it(shared_stack: Stack, body: dict[str, Any]) -> None:
+    conversation = shared_stack.conversation()
+    for _ in range(2):
+        told = said(shared_stack.stream("hello", conversation=conversation, **body))[-1]["response"]
+        assert told == read_back(shared_stack, told)
+
+
+def test_so_is_one_on_a_fork(shared_stack: Stack) -> None:
+    first = shared_stack.ask("hello")
+    shared_stack.ask("and then", previous_response_id=first["id"])
+    told = shared_stack.ask("or else", previous_response_id=first["id"])
+    assert told["previous_response_id"] == first["id"]
+    assert told["conversation"] != first["conversation"]
+    assert told == read_back(shared_stack, told)
+
+
+def test_so_is_one_with_function_calls(stack: Stack) -> None:
+    stack.start_engine("a", alias=True).faults.says = [f"Let me see.{CALL}"]
+    told = stack.ask("weather?", tools=[WEATHER])
+    assert [item["type"] for item in told["output"]] == ["message", "function_call"]
+    assert told == read_back(stack, told)
+
+
+def test_so_is_one_whose_first_attempts_were_lost(stack: Stack) -> None:
+    one = stack.start_engine("a", alias=True)
+    two = stack.start_engine("a")
+    one.faults.abort = two.faults.abort = 1
+    told = stack.ask("hello")
+    assert told["attempt"] == 3
+    assert told == read_back(stack, told)
+
+
+def test_a_stream_begins_with_the_revision_that_answers_though_nothing_is_read(shared_stack: Stack) -> None:
+    body = {"input": "hello", "stream": True}
+    with shared_stack.http.stream("POST", "/v1/responses", json=body) as answer:
+        conversation = answer.headers["x-everturn-conversation"]
+        revision = answer.headers["x-everturn-revision"]
+        assert answer.headers["x-everturn-plan"] == "cold"
+        answer.read()
+    completed = shared_stack.events(conversation)[-1]
+    assert isinstance(completed, TurnCompleted)
+    assert completed.engine_revision == revision
