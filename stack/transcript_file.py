@@ -1,4 +1,4 @@
-"""Transcripts as JSON lines: one conversation a line, `{"id"?, "metadata"?, "messages": [{"role", "content"}, …]}`."""
+"""Transcripts as JSON lines: one conversation a line, `{"id"?, "metadata"?, "messages": […]}`, each as `transcript_entries` has them."""
 
 import json
 from collections import Counter
@@ -8,22 +8,11 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
-from stack.errors import StackError
+from stack.transcript_entries import BadLine, Entry, entries
 
-ROLES = ("user", "assistant", "system", "developer")
-TEXT_PARTS = ("text", "input_text", "output_text")
 MOST_METADATA = 16
 LONGEST_NAME = 64
 LONGEST_VALUE = 512
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Message:
-    role: str
-    text: str
-
-    def as_item(self) -> dict[str, str]:
-        return {"type": "message", "role": self.role, "content": self.text}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,10 +22,7 @@ class Transcript:
     key: str
     """Of this conversation and no other, in this file or in another: by its id, or by all that is in its line."""
     metadata: dict[str, str]
-    messages: tuple[Message, ...]
-
-
-class BadLine(StackError): ...
+    messages: tuple[Entry, ...]
 
 
 def read_transcripts(path: Path) -> Iterator[Transcript | BadLine]:
@@ -81,7 +67,7 @@ def _transcript(number: int, document: dict[str, Any], seen: Counter[str]) -> Tr
     messages = document.get("messages")
     if not isinstance(messages, list) or not messages:
         raise BadLine("'messages' must be a list that is not empty")
-    told = tuple(_message(one, f"messages[{at}]") for at, one in enumerate(messages))
+    told = entries(messages)
     content = json.dumps(document, sort_keys=True)
     seen[content] += 1
     name = document.get("id")
@@ -93,33 +79,6 @@ def _transcript(number: int, document: dict[str, Any], seen: Counter[str]) -> Tr
         metadata=_metadata(document.get("metadata")),
         messages=told,
     )
-
-
-def _message(message: object, place: str) -> Message:
-    if not isinstance(message, dict):
-        raise BadLine(f"'{place}' must be an object with 'role' and 'content'")
-    for name, value in message.items():
-        if name not in ("role", "content") and value not in (None, [], ""):
-            raise BadLine(f"'{place}.{name}' cannot be imported: only roles and text can")
-    role = message.get("role")
-    if role not in ROLES:
-        raise BadLine(f"'{place}.role' is {role!r}, not one of {', '.join(ROLES)}")
-    return Message(role=role, text=_text(message.get("content"), f"{place}.content"))
-
-
-def _text(content: object, place: str) -> str:
-    if isinstance(content, str):
-        return content
-    if not isinstance(content, list) or not content:
-        raise BadLine(f"'{place}' must be a string or a list of text parts")
-    for at, part in enumerate(content):
-        if (
-            not isinstance(part, dict)
-            or part.get("type") not in TEXT_PARTS
-            or not isinstance(part.get("text"), str)
-        ):
-            raise BadLine(f'\'{place}[{at}]\' is no text: a part is {{"type": "text", "text": …}}')
-    return "\n".join(part["text"] for part in content)
 
 
 def _metadata(metadata: object) -> dict[str, str]:

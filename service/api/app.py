@@ -30,7 +30,8 @@ from service.api import (
 from service.api.database import Database
 from service.api.errors import on_bad_parameters, on_error, on_http_exception
 from service.api.metrics import Metrics
-from service.api.openapi.document import document
+from service.api.openapi.document import OPERATIONS, document
+from service.api.query import names_of
 from service.api.rate_limit import RateLimiter
 from service.api.request_id import RequestId
 from service.api.turn_job import Tools, unheard
@@ -133,6 +134,7 @@ def create_app(
     app = Everturn(lifespan=lifespan, docs_url=None, redoc_url=None)
     for module in ROUTED:
         app.include_router(module.router)
+    app.state.queries = names_of(app.routes, {where: told.query for where, told in OPERATIONS.items()})
     app.add_middleware(RequestId, new_id=new_id)
     app.add_exception_handler(EverturnError, on_error)
     app.add_exception_handler(HTTPException, on_http_exception)

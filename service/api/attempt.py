@@ -25,6 +25,7 @@ from service.domain.events import (
 from service.domain.evidence import Evidence, KvRequest
 from service.domain.plan import Engine
 from service.domain.scores import TokenLogprob
+from service.domain.telling import Telling, line_of, plain
 from service.domain.transcript import Transcript, frame_of
 from service.domain.turn import Turn
 from service.engine import client
@@ -104,8 +105,13 @@ class Answer:
 
     @property
     def said(self) -> str:
-        """What a stream shows of it as text."""
+        """The text of its messages."""
         return self.completed.text if self.parsed is None else said(self.parsed.parts)
+
+    @property
+    def line(self) -> str:
+        """All of it, as its stream tells it."""
+        return plain(self.completed.text) if self.parsed is None else line_of(self.parsed.parts)
 
 
 class AttemptLost(Exception):
@@ -128,7 +134,7 @@ async def run_attempt(
     hand_over: HandOver | None = None,
 ) -> Answer:
     """Args:
-    on_text: called with the whole text so far, at every chunk.
+    on_text: called with the answer's line so far, at every chunk.
     hand_over: has the prompt prefilled elsewhere, where that was planned and is worth it.
 
     Raises:
@@ -136,7 +142,7 @@ async def run_attempt(
         InvalidInput: no engine of the revision would take this prompt.
     """
     text, output, finish, prompt = "", list[int](), "", NOTHING
-    scores = list[TokenLogprob]()
+    scores, telling = list[TokenLogprob](), Telling()
     try:
         prompt = await render_prompt(
             http, attempt.engine, attempt.transcript, attempt.carried, attempt.turn.started
@@ -149,10 +155,11 @@ async def run_attempt(
             scores += chunk.logprobs
             text += chunk.text
             finish = chunk.finish_reason or finish
-            # What has to be taken apart is shown once it is known what it is.
-            on_text("" if prompt.form.parsed else text)
+            for fragment in chunk.told:
+                telling.add(fragment)
+            on_text(telling.line if prompt.form.parsed else plain(text))
         evidence = checked(attempt, prompt, await _evidence(http, attempt))
-        parsed = await _parsed(http, attempt, prompt, text, output)
+        parsed = await _parsed(http, attempt, prompt, text, output, told=telling.line)
     except (EngineFailed, RevisionMismatch) as error:
         raise AttemptLost(error, text=text, refusal=await _refusal(http, attempt)) from error
     except InvalidInput as error:
@@ -187,12 +194,13 @@ async def run_attempt(
 
 
 async def _parsed(
-    http: httpx.AsyncClient, attempt: Attempt, prompt: Prompt, text: str, output: Sequence[int]
+    http: httpx.AsyncClient, attempt: Attempt, prompt: Prompt, text: str, output: Sequence[int], *, told: str
 ) -> TurnParsed | None:
     if not prompt.form.parsed:
         return None
     found = await client.parse(http, attempt.engine, text, output, attempt.transcript.asked)
-    return parts_of(attempt.pinned.turn, attempt.pinned.attempt, attempt.item, found, text)
+    pinned = attempt.pinned
+    return parts_of(pinned.turn, pinned.attempt, attempt.item, found, written=text, told=told)
 
 
 def _scored(attempt: Attempt, scores: Sequence[TokenLogprob], finish: str) -> TurnScored | None:
@@ -245,6 +253,7 @@ def _spec(attempt: Attempt, prompt: Prompt) -> GenerateSpec:
         revision=pinned.revision,
         boot=pinned.engine,
         form=prompt.form,
+        asked=attempt.transcript.asked,
         cache_salt=cache_salt(pinned.revision, attempt.tenant),
         model=attempt.engine.model,
     )

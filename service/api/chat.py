@@ -5,7 +5,7 @@ Nothing of it is stored: no events, no KV. Whoever leaves the stream ends the wo
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from functools import reduce
 from typing import Any
 
@@ -31,10 +31,13 @@ from service.domain.events import (
     PlanKind,
     Sampling,
     TurnCompleted,
+    TurnId,
     TurnPinned,
     TurnStarted,
 )
+from service.domain.items import CallId, ItemKind
 from service.domain.new_items import NewItem
+from service.domain.telling import Begun, Ids, Reader
 from service.domain.transcript import Transcript
 from service.domain.turn import Turn
 from service.turn_flow import find_engine
@@ -44,6 +47,8 @@ router = APIRouter()
 
 STATELESS = "stateless: nothing is stored"
 CHUNK = "chat.completion.chunk"
+NO_ITEM = ItemId("none")
+"""Messages have no ids here."""
 
 
 @router.post("/v1/chat/completions")
@@ -96,8 +101,8 @@ async def _answer(
             except AttemptLost as lost:
                 avoid, last = avoid | {attempt.engine.boot}, str(lost)
                 continue
-            channel.say(answer.said)
-            channel.record(started.turn, answer.said)
+            channel.say(answer.line)
+            channel.record(started.turn, answer.line)
             return answer
         raise EngineFailed(f"{MAX_ATTEMPTS} attempts failed. The last: {last}")
     finally:
@@ -126,7 +131,7 @@ async def _pinned(
         transcript=Transcript.of(state),
         pinned=pinned,
         engine=engine,
-        item=ItemId("none"),
+        item=NO_ITEM,
         publish=None,
         kv_lease_s=service.settings.kv_lease_s,
         note=STATELESS,
@@ -149,6 +154,7 @@ async def _chunks(
         usage = {"usage": None} if body.with_usage else {}
         return _line(_head(started, channel.view.revision, created, CHUNK) | {"choices": [choice]} | usage)
 
+    said = _Said(started.turn)
     try:
         yield chunk({"role": "assistant", "content": "", "refusal": None})
         sent, view, cuts = 0, None, channel.cuts
@@ -157,17 +163,15 @@ async def _chunks(
                 yield ": working\n\n"
                 continue
             view = channel.view
-            text = cuts.text if cuts is not None else view.text
-            if len(text) > sent:
-                yield chunk({"content": text[sent:]})
-                sent = len(text)
+            line = cuts.text if cuts is not None else view.text
+            for delta in said.deltas(line[sent:]):
+                yield chunk(delta)
+            sent = len(line)
         try:
             answer = await _unless_lost(work, channel)
         except EverturnError as error:
             yield _line(json.loads(bytes(error_response(error).body)))
             return
-        if calls := _calls(answer):
-            yield chunk({"tool_calls": [{"index": index} | call for index, call in enumerate(calls)]})
         yield chunk({}, _finish_reason(answer))
         if body.with_usage:
             document = _head(started, answer.completed.engine_revision, created, CHUNK)
@@ -175,6 +179,31 @@ async def _chunks(
         yield "data: [DONE]\n\n"
     finally:
         work.cancel()
+
+
+class _Said:
+    """An answer as chat completions stream it: its messages as one text, its calls by their numbers, and no reasoning."""
+
+    def __init__(self, turn: TurnId) -> None:
+        self._reader = Reader()
+        self._ids = Ids(turn, NO_ITEM)
+        self._kind = ItemKind.MESSAGE
+        self._calls = 0
+
+    def deltas(self, more: str) -> Iterator[dict[str, Any]]:
+        for told in self._reader.read(more):
+            if isinstance(told, Begun):
+                self._kind, name = told.kind, self._ids.next(told.kind)
+                if name.call is not None:
+                    self._calls += 1
+                    yield self._call(_call_object(name.call, told.function, ""))
+            elif self._kind is ItemKind.MESSAGE:
+                yield {"content": told}
+            elif self._kind is ItemKind.FUNCTION_CALL:
+                yield self._call({"function": {"arguments": told}})
+
+    def _call(self, fields: dict[str, Any]) -> dict[str, Any]:
+        return {"tool_calls": [{"index": self._calls - 1} | fields]}
 
 
 async def _unless_lost(work: "asyncio.Task[Answer]", channel: TurnChannel) -> Answer:
@@ -228,15 +257,11 @@ def _completion(started: TurnStarted, answer: Answer, created: int) -> dict[str,
 
 def _calls(answer: Answer) -> list[dict[str, Any]]:
     parts = () if answer.parsed is None else answer.parsed.parts
-    return [
-        {
-            "id": part.call,
-            "type": "function",
-            "function": {"name": part.function, "arguments": part.text},
-        }
-        for part in parts
-        if part.call is not None
-    ]
+    return [_call_object(part.call, part.function, part.text) for part in parts if part.call is not None]
+
+
+def _call_object(call: CallId, function: str, arguments: str) -> dict[str, Any]:
+    return {"id": call, "type": "function", "function": {"name": function, "arguments": arguments}}
 
 
 def _finish_reason(answer: Answer) -> str:

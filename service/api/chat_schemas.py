@@ -1,7 +1,7 @@
 """What clients may send to `/v1/chat/completions`, with every parameter either understood or refused by name."""
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Literal
 
 from pydantic import Field
 
@@ -43,7 +43,7 @@ REFUSED = frozenset(
 
 class StreamOptions(StrictBody):
     include_usage: bool | None = None
-    include_obfuscation: bool | None = None
+    include_obfuscation: Literal[False] | None = None
 
 
 class ChatBody(StrictBody):

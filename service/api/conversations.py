@@ -1,5 +1,6 @@
 """`/v1/conversations`, as OpenAI has them."""
 
+from collections.abc import Collection
 from re import fullmatch
 from typing import Any, Literal
 
@@ -11,7 +12,7 @@ from starlette.responses import JSONResponse
 from service import edit_flow
 from service.api.body import parse, read_object
 from service.api.items import parse_items
-from service.api.paging import Limit, check_query, page_of
+from service.api.paging import Limit, check_include, page_of
 from service.api.response_object import conversation_object, item_object, list_object
 from service.api.schemas import (
     ConversationBody,
@@ -121,7 +122,7 @@ async def items(
     order: Literal["asc", "desc"] = "desc",
     after: str | None = None,
 ) -> dict[str, Any]:
-    check_query(request, "limit", "order", "after", "include")
+    check_include(request)
     stored = await service.database.run(
         lambda conn: find_conversation(conn, tenant.id, named_conversation(conversation_id))
     )
@@ -136,10 +137,12 @@ async def add_items(
     service: ServiceOf,
     tenant: TenantOf,
 ) -> dict[str, Any]:
-    check_query(request, "include")
+    check_include(request)
     body = parse(ItemsBody, await read_object(request, service.settings.max_body_bytes, tenant.limits))
     brought = parse_items(body.items, "items")
     edit = _edit(request, service, tenant, conversation_id)
+    if given := {item["id"] for item in body.items if isinstance(item.get("id"), str)}:
+        await _check_absent(service, tenant, edit.conversation, given)
     added = await service.database.run(lambda conn: edit_flow.add_items(conn, edit, brought, service.new_id))
     return list_object(added, has_more=False)
 
@@ -152,7 +155,7 @@ async def read_item(
     service: ServiceOf,
     tenant: TenantOf,
 ) -> dict[str, Any]:
-    check_query(request, "include")
+    check_include(request)
     stored = await service.database.run(
         lambda conn: find_conversation(conn, tenant.id, named_conversation(conversation_id))
     )
@@ -210,6 +213,18 @@ def _edit(request: Request, service: Service, tenant: Tenant, conversation: str)
         now=service.clock(),
         limits=tenant.limits,
     )
+
+
+async def _check_absent(
+    service: Service, tenant: Tenant, conversation: ConversationId, items: Collection[str]
+) -> None:
+    """Raises: InvalidInput: one of them is there already."""
+    stored = await service.database.run(lambda conn: find_conversation(conn, tenant.id, conversation))
+    for item in stored.state.items:
+        if item.id in items:
+            raise InvalidInput(
+                f"Item already in conversation: '{item.id}'.", "items", "item_already_in_conversation"
+            )
 
 
 async def _read(service: ServiceOf, tenant: TenantOf, conversation: ConversationId) -> JSONResponse:

@@ -11,6 +11,7 @@ from sqlalchemy.exc import TimeoutError as PoolTimeout
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import JSONResponse
+from starlette.routing import Route
 
 from service.api import request_id
 from service.api.rate_limit import refused_headers
@@ -28,6 +29,7 @@ from service.domain.errors import (
     TooManyRequests,
     Unauthenticated,
     Unavailable,
+    VersionConflict,
 )
 from service.engine.protocol import NAMED_BY_CLIENTS
 
@@ -92,6 +94,8 @@ STATUS_OF_FAILED_TURN = {
 PARAM_OF_FAILED_TURN = {code: param for param, code in NAMED_BY_CLIENTS.items()}
 """What an engine refused of a request, by the code; the others are faults of the input."""
 
+PASSES = frozenset({HTTPStatus.TOO_MANY_REQUESTS, HTTPStatus.SERVICE_UNAVAILABLE})
+"""By itself: nothing of the request is wrong."""
 RETRY_SOON = {"retry-after": "1", "x-should-retry": "true"}
 NO_RETRY = {"x-should-retry": "false"}
 """OpenAI's clients repeat a 5xx by themselves; once a turn was accepted, that would be another turn."""
@@ -109,15 +113,16 @@ def error_response(error: Exception) -> JSONResponse:
     param = getattr(error, "param", None)
     code = getattr(error, "code", None) if isinstance(error, InvalidInput) else shape.code
     more = _facts(error)
+    status = STATUS_OF_CODE.get(code or "", shape.status)
     response = envelope(
-        STATUS_OF_CODE.get(code or "", shape.status),
+        status,
         message=_words(error, shape),
         type_=shape.type,
         code=code,
         param=param,
         **more,
     )
-    response.headers.update(_retry_headers(error, shape))
+    response.headers.update(_retry_headers(error, status))
     return response
 
 
@@ -130,13 +135,13 @@ def _facts(error: Exception) -> dict[str, Any]:
     return {}
 
 
-def _retry_headers(error: Exception, shape: Shape) -> dict[str, str]:
+def _retry_headers(error: Exception, status: int) -> dict[str, str]:
     """What OpenAI's clients go by before they repeat a request. What was refused here has changed nothing."""
     if isinstance(error, TooManyRequests):
         return refused_headers(error)
-    if isinstance(error, RevisionMismatch):
-        return NO_RETRY
-    return RETRY_SOON if shape.status == HTTPStatus.SERVICE_UNAVAILABLE else {}
+    if isinstance(error, VersionConflict) or status in PASSES:
+        return RETRY_SOON
+    return NO_RETRY if status == HTTPStatus.CONFLICT else {}
 
 
 def failed_turn_response(code: str, message: str, turn: str) -> JSONResponse:
@@ -167,7 +172,18 @@ async def on_http_exception(request: Request, error: Exception) -> JSONResponse:
     code = {HTTPStatus.NOT_FOUND: "unknown_url", HTTPStatus.METHOD_NOT_ALLOWED: "method_not_allowed"}
     response = envelope(status, message=words, type_="invalid_request_error", code=code.get(status))
     response.headers.update(error.headers or {})
+    if status is HTTPStatus.METHOD_NOT_ALLOWED:
+        response.headers["allow"] = ", ".join(_methods(request))
     return response
+
+
+def _methods(request: Request) -> list[str]:
+    """That its path takes; the router says those only of the first route that it fits."""
+    path = request.scope["path"]
+    routes = [route for route in request.app.routes if isinstance(route, Route)]
+    return sorted(
+        {method for route in routes if route.path_regex.match(path) for method in route.methods or ()}
+    )
 
 
 async def on_bad_parameters(_request: Request, error: Exception) -> JSONResponse:

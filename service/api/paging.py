@@ -1,4 +1,4 @@
-"""The query of a request, and lists of items, page by page, as OpenAI cuts them."""
+"""Lists of items, page by page, as OpenAI cuts them, and what may be included in them."""
 
 from collections.abc import Sequence
 from typing import Annotated, Literal, get_args
@@ -13,17 +13,10 @@ from service.domain.errors import InvalidInput
 Limit = Annotated[int, Query(ge=1, le=100)]
 
 
-def check_query(request: Request, *known: str) -> None:
-    """What FastAPI would let pass: names that nobody asked for. OpenAI's clients write lists as `include[]`.
-
-    Raises:
-        InvalidInput: naming the parameter.
-    """
+def check_include(request: Request) -> None:
+    """Raises: InvalidInput: it names what OpenAI does not have."""
     for name, value in request.query_params.multi_items():
-        plain = name.removesuffix("[]")
-        if plain not in known:
-            raise InvalidInput(f"Unknown parameter: '{plain}'.", plain, "unknown_parameter")
-        if plain == "include" and value not in get_args(Include):
+        if name.removesuffix("[]") == "include" and value not in get_args(Include):
             raise InvalidInput(
                 f"'include' must be of: {', '.join(get_args(Include))}; not '{value}'.", "include"
             )

@@ -1,6 +1,6 @@
 """A turn as OpenAI's stream of events, in their order and numbered: live, and again from any number on.
 
-The events of a stream follow from the turn as it is stored and from how its text was cut (`turn.streamed`), so a
+The events of a stream follow from the turn as it is stored and from how the line of its answer (`telling`) was cut (`turn.streamed`), so a
 reader who comes back is sent what the first one would have been. What only a process that died knew of is gone. Where
 the turn ended with it, the event that ends the stream comes next, under the number after the reader's last. Where another
 process took over, the numbers go on much higher (`TAKEN_OVER`), and a reader who has more than was stored is sent no more
@@ -13,36 +13,26 @@ further attempt is announced by our own event `everturn.attempt`.
 
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
-from service.api.answer_parts import said
+from service.api import item_events
 from service.api.channel import TurnChannel, View
-from service.api.output_items import Told, call_events, reasoning_events
-from service.api.response_object import (
-    in_background,
-    opening_object,
-    output_message,
-    output_text,
-    response_object,
-    scored_of,
-    status_of,
-)
+from service.api.item_events import UNTIL_THE_END, Told
+from service.api.response_object import in_background, opening_object, response_object, scored_of, status_of
 from service.conversation_flow import StoredTurn
-from service.domain.conversation import Item, answer_items
+from service.domain.conversation import Item
 from service.domain.cuts import NUMBERS_APART, TAKEN_OVER
-from service.domain.events import ItemId, TurnCompleted, TurnScored, TurnStreamed
+from service.domain.events import ItemId, Role, TurnCompleted, TurnId, TurnScored, TurnStreamed
 from service.domain.items import ItemKind
 from service.domain.revision import RevisionDigest
+from service.domain.telling import Begun, Ids, Reader, line_of, plain
 from service.domain.turn import Turn
 
 ATTEMPT_LOST = (
     "The attempt that this text came from was lost, and the next one answers in other words. "
     "The turn goes on: GET /v1/responses/{} will have its answer."
 )
-OF_TEXT = frozenset(
-    {"response.output_item.added", "response.content_part.added", "response.output_text.delta"}
-)
-OF_MESSAGE = {"type": "message"}
 UNEXPLAINED = ("internal_error", "The turn ended without a result.")
 
 
@@ -91,14 +81,15 @@ class _Writer:
         self._number = 0
         self._pieces = 0
         self._announced = 0
-        self._characters = 0
         self._opening: dict[str, Any] = {}
+        self._turn = TurnId("")
+        self._answer: _Answer | None = None
         self._waits = False
         self._took_over = False
         self._apart = False
         """Whether another process took over after the last event."""
         self._mute = False
-        """The reader has text that nobody knows of: it is sent no more of it."""
+        """The reader has some of the answer that nobody knows of: it is sent no more but how each item ends."""
 
     @property
     def last(self) -> int:
@@ -112,12 +103,12 @@ class _Writer:
         return taken_over and self._pieces > 0 and not self._took_over
 
     def pass_over(self, stored: StoredTurn) -> None:
-        """What comes before any text."""
+        """What comes before any of the answer."""
         for _ in self.opening(stored):
             pass
 
     def opening(self, stored: StoredTurn) -> Iterator[str]:
-        self._opening = opening_object(stored)
+        self._opening, self._turn = opening_object(stored), stored.turn.id
         self._waits = in_background(stored.turn)
         yield from self._event("response.created", response=self._opening)
         name = "response.queued" if self._waits else "response.in_progress"
@@ -130,7 +121,7 @@ class _Writer:
             yield from self._event("response.in_progress", response=self._opening | {"status": "in_progress"})
 
     def cut(
-        self, pieces: Sequence[int], announced: Sequence[RevisionDigest], text: str, item: ItemId
+        self, pieces: Sequence[int], announced: Sequence[RevisionDigest], line: str, item: ItemId
     ) -> Iterator[str]:
         """What of these is new to the reader."""
         for piece in pieces[self._pieces :]:
@@ -143,11 +134,7 @@ class _Writer:
                 revision = announced[self._announced - 1]
                 yield from self._event("everturn.attempt", attempt=self._announced + 1, revision=revision)
                 continue
-            if self._characters == 0:
-                yield from self._open(item)
-            delta = text[self._characters : self._characters + piece]
-            self._characters += piece
-            yield from self._event("response.output_text.delta", **_place(item), delta=delta, logprobs=[])
+            yield from self._told(self._of(item).go_on(line, piece))
 
     def ending(self, stored: StoredTurn, channel: TurnChannel, view: View) -> Iterator[str]:
         turn, completed = stored.turn, stored.turn.completed
@@ -156,8 +143,8 @@ class _Writer:
         if streamed is not None and streamed.lost and self._after is None and self._pieces == 0:
             streamed = None
         if streamed is not None:
-            text = streamed.text if streamed.lost or completed is None else _said(turn, completed)
-            yield from self.cut(streamed.pieces, streamed.announced, text, streamed.item)
+            line = streamed.text if streamed.lost or completed is None else _line(turn, completed)
+            yield from self.cut(streamed.pieces, streamed.announced, line, streamed.item)
         if streamed is not None and streamed.lost:
             yield from self._failed(stored, "attempt_lost", ATTEMPT_LOST.format(turn.id))
         elif completed is not None:
@@ -170,17 +157,9 @@ class _Writer:
             yield from self._failed(stored, *(view.failure or UNEXPLAINED))
 
     def _completed(self, stored: StoredTurn, completed: TurnCompleted, *, cut: bool) -> Iterator[str]:
-        items = answer_items(completed, stored.turn.parsed)
-        status, scored = status_of(stored.turn), scored_of(stored.turn)
-        for index, item in enumerate(items):
-            reached = status if item is items[-1] else "completed"
-            match item.kind:
-                case ItemKind.FUNCTION_CALL:
-                    yield from self._told(call_events(item, index, reached))
-                case ItemKind.REASONING:
-                    yield from self._told(reasoning_events(item, index, reached))
-                case _:
-                    yield from self._message(item, index, reached, scored)
+        status, answer = status_of(stored.turn), self._of(completed.item)
+        yield from self._told(answer.go_on(_line(stored.turn, completed)))
+        yield from self._told(answer.end(status, scored_of(stored.turn)))
         if not cut:
             self._go_on_after_the_reader(None)
         yield from self._event(f"response.{status}", response=response_object(stored))
@@ -193,29 +172,14 @@ class _Writer:
         }
         yield from self._event("response.failed", response=ended)
 
-    def _message(self, item: Item, index: int, status: str, scored: TurnScored | None) -> Iterator[str]:
-        """The rest of it: what an answer that has to be taken apart says is sent once it is known."""
-        text, place = item.text, _place(item.id, index)
-        if self._characters == 0:
-            yield from self._open(item.id, index)
-        if rest := text[self._characters :]:
-            self._characters = len(text)
-            yield from self._event("response.output_text.delta", **place, delta=rest, logprobs=[])
-        part = output_text(text, scored)
-        logprobs = part["logprobs"]
-        yield from self._event("response.output_text.done", **place, text=text, logprobs=logprobs)
-        yield from self._event("response.content_part.done", **place, part=part)
-        message = output_message(item.id, status, [part])
-        yield from self._event("response.output_item.done", output_index=index, item=message)
+    def _of(self, item: ItemId) -> "_Answer":
+        if self._answer is None:
+            self._answer = _Answer(Ids(self._turn, item))
+        return self._answer
 
     def _told(self, events: Iterable[Told]) -> Iterator[str]:
         for name, fields in events:
             yield from self._event(name, **fields)
-
-    def _open(self, item: ItemId, index: int = 0) -> Iterator[str]:
-        message = output_message(item, "in_progress", [])
-        yield from self._event("response.output_item.added", output_index=index, item=message)
-        yield from self._event("response.content_part.added", **_place(item, index), part=output_text(""))
 
     def _take_over(self) -> None:
         first = self._number
@@ -234,16 +198,62 @@ class _Writer:
             self._apart = False
             self._number += NUMBERS_APART
         number, self._number = self._number, self._number + 1
-        muted = self._mute and name in OF_TEXT and fields.get("item", OF_MESSAGE)["type"] == "message"
+        muted = self._mute and name in UNTIL_THE_END
         if (self._after is None or number > self._after) and not muted:
             data = {"type": name, "sequence_number": number} | fields
             yield f"event: {name}\ndata: {json.dumps(data)}\n\n"
 
 
-def _place(item: ItemId, index: int = 0) -> dict[str, Any]:
-    return {"item_id": item, "output_index": index, "content_index": 0}
+class _Answer:
+    """The items of an answer as far as its line was told."""
+
+    def __init__(self, ids: Ids) -> None:
+        self._ids = ids
+        self._reader = Reader()
+        self._characters = 0
+        self._index = -1
+        self._item: Item | None = None
+        self._said: list[str] = []
+
+    def go_on(self, line: str, piece: int | None = None) -> Iterator[Told]:
+        """Args: piece: so many characters more of it; None for all that there is."""
+        start, self._characters = self._characters, len(line) if piece is None else self._characters + piece
+        for told in self._reader.read(line[start : self._characters]):
+            match told:
+                case Begun():
+                    yield from self._over("completed", None)
+                    yield from self._begin(told)
+                case str():
+                    assert self._item is not None  # noqa: S101 a reader tells first what it is
+                    self._said.append(told)
+                    yield item_events.more(self._item, self._index, told)
+
+    def end(self, status: str, scored: TurnScored | None) -> Iterator[Told]:
+        """All was told. An answer without a word is an empty message."""
+        if self._index < 0:
+            yield from self._begin(Begun(kind=ItemKind.MESSAGE))
+        yield from self._over(status, scored)
+
+    def _begin(self, told: Begun) -> Iterator[Told]:
+        name = self._ids.next(told.kind)
+        self._item = Item(
+            id=name.item,
+            role=Role.ASSISTANT,
+            text="",
+            kind=told.kind,
+            call=name.call,
+            function=told.function,
+        )
+        self._index, self._said = self._index + 1, []
+        yield from item_events.begun(self._item, self._index)
+
+    def _over(self, status: str, scored: TurnScored | None) -> Iterator[Told]:
+        if self._item is not None:
+            whole = replace(self._item, text="".join(self._said))
+            self._item = None
+            yield from item_events.over(whole, self._index, status, scored)
 
 
-def _said(turn: Turn, completed: TurnCompleted) -> str:
-    """What an answer shows as text."""
-    return completed.text if turn.parsed is None else said(turn.parsed.parts)
+def _line(turn: Turn, completed: TurnCompleted) -> str:
+    """Of the accepted answer."""
+    return plain(completed.text) if turn.parsed is None else line_of(turn.parsed.parts)

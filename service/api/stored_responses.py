@@ -6,7 +6,7 @@ from fastapi import APIRouter
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
-from service.api.paging import Limit, check_query, page_of
+from service.api.paging import Limit, check_include, page_of
 from service.api.response_object import list_object, response_object
 from service.api.responses import load, stream_of
 from service.api.schemas import LOGPROBS
@@ -22,8 +22,8 @@ router = APIRouter(prefix="/v1/responses/{response_id}")
 
 @router.get("")
 async def read(response_id: str, request: Request, service: ServiceOf, tenant: TenantOf) -> Response:
-    check_query(request, "stream", "starting_after", "include", "include_obfuscation")
     _check_include(request)
+    _check_obfuscation(request)
     after = _starting_after(request)
     turn = TurnId(response_id)
     stored = await load(service, tenant.id, turn)
@@ -33,8 +33,7 @@ async def read(response_id: str, request: Request, service: ServiceOf, tenant: T
 
 
 @router.delete("")
-async def delete(response_id: str, request: Request, service: ServiceOf, tenant: TenantOf) -> dict[str, Any]:
-    check_query(request)
+async def delete(response_id: str, service: ServiceOf, tenant: TenantOf) -> dict[str, Any]:
     await service.database.run(
         lambda conn: delete_response(conn, tenant.id, TurnId(response_id), service.clock())
     )
@@ -42,9 +41,8 @@ async def delete(response_id: str, request: Request, service: ServiceOf, tenant:
 
 
 @router.post("/cancel")
-async def cancel(response_id: str, request: Request, service: ServiceOf, tenant: TenantOf) -> dict[str, Any]:
+async def cancel(response_id: str, service: ServiceOf, tenant: TenantOf) -> dict[str, Any]:
     """One that has ended is left as it is, and shown."""
-    check_query(request)
     turn = TurnId(response_id)
     stored = await load(service, tenant.id, turn)
     if stored.turn.state in (TurnState.STARTED, TurnState.PINNED):
@@ -64,13 +62,14 @@ async def input_items(
     order: Literal["asc", "desc"] = "desc",
     after: str | None = None,
 ) -> dict[str, Any]:
-    check_query(request, "limit", "order", "after", "include")
+    check_include(request)
     given = await service.database.run(lambda conn: find_input(conn, tenant.id, TurnId(response_id)))
     page, has_more = page_of(given, limit=limit, order=order, after=after)
     return list_object(page, has_more=has_more)
 
 
 def _check_include(request: Request) -> None:
+    check_include(request)
     for name in ("include", "include[]"):
         if LOGPROBS in request.query_params.getlist(name):
             raise InvalidInput(
@@ -78,6 +77,15 @@ def _check_include(request: Request) -> None:
                 "include",
                 "unsupported_parameter",
             )
+
+
+def _check_obfuscation(request: Request) -> None:
+    if _flag(request, "include_obfuscation"):
+        raise InvalidInput(
+            "Unsupported parameter: 'include_obfuscation': nothing is added to the events of a stream.",
+            "include_obfuscation",
+            "unsupported_parameter",
+        )
 
 
 def _starting_after(request: Request) -> int | None:

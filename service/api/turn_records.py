@@ -13,6 +13,7 @@ from service.conversation_flow import StoredTurn
 from service.domain.artifact import MISFITS
 from service.domain.errors import EngineFailed
 from service.domain.events import AttemptFailed, TurnStreamed
+from service.domain.telling import words
 from service.domain.turn import Turn
 from service.engine import client
 from service.store.turns import OpenTurn
@@ -30,7 +31,7 @@ class TurnRecords:
 
     async def accept(self, job: Job, answer: Answer) -> None:
         """Committed when it returns. A lost reply to COMMIT shows as FenceLost on the next try: it was accepted."""
-        streamed, now = _streamed(job, answer), self._tools.clock()
+        streamed, now = job.channel.record(job.turn, answer.line), self._tools.clock()
         for number in range(1, COMMIT_TRIES + 1):
             try:
                 turn = await self._tools.database.run(
@@ -101,7 +102,7 @@ class TurnRecords:
         return code, message
 
     def said(self, job: Job) -> Said:
-        return Said(text=job.channel.view.text, streamed=job.channel.record(job.turn))
+        return Said(text=words(job.channel.view.text), streamed=job.channel.record(job.turn))
 
     async def plan_again(self, job: Job) -> bool:
         """An attempt that is begun and nobody's is given up. False where the turn is another's by now, or has ended."""
@@ -152,10 +153,3 @@ def _answered(
         completed=answer.completed,
     )
     return replace(job.accepted, turn=whole, completed_at=now)
-
-
-def _streamed(job: Job, answer: Answer) -> TurnStreamed | None:
-    """Of an answer that was taken apart nothing was sent yet, unless by an attempt before this one."""
-    cuts = job.channel.cuts
-    sent = answer.parsed is None or (cuts is not None and cuts.text)
-    return job.channel.record(job.turn, answer.said if sent else None)

@@ -12,6 +12,7 @@ from starlette.requests import Request
 
 from service.api.database import ALL_TENANTS, AUDIT_VIEWS, Database, Reach, reach_for
 from service.api.metrics import Metrics
+from service.api.query import Names, check_query
 from service.api.rate_limit import RateLimiter
 from service.api.turn_runner import TurnRunner
 from service.domain.errors import Forbidden, Unauthenticated
@@ -60,6 +61,7 @@ async def authenticate(request: Request, service: ServiceOf) -> keys.Principal:
         raise Unauthenticated(
             "The API key is not known here, or was revoked. Check that it is of this service, and whole."
         )
+    check_query(request, cast("Names", request.app.state.queries))
     return principal
 
 

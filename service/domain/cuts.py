@@ -1,4 +1,4 @@
-"""How the text of a stream is cut: the same for every reader in every process, and for whoever resumes it later."""
+"""How the line of a stream (`telling`) is cut: the same for every reader in every process, and for whoever resumes it later."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -6,6 +6,7 @@ from typing import Protocol
 
 from service.domain.events import ItemId, TurnId, TurnStreamed
 from service.domain.revision import RevisionDigest
+from service.domain.telling import words
 
 TAKEN_OVER = -1
 """Among the pieces: from here on another process told the rest. What the first had sent beyond is not known."""
@@ -137,16 +138,20 @@ class Told:
 
     def __init__(self) -> None:
         self.cuts = Cuts()
-        self.text = ""
-        """Of the last attempt alone."""
+        self._line = ""
+
+    @property
+    def text(self) -> str:
+        """What the last attempt alone said."""
+        return words(self._line)
 
     def begin(self, attempt: int, revision: RevisionDigest) -> None:
-        self.text = ""
+        self._line = ""
         if attempt > 1:
             self.cuts.announce(revision)
 
     def say(self, text: str) -> None:
-        self.text = text
+        self._line = text
         self.cuts.add(text)
 
     def take_over(self) -> None:

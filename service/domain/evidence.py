@@ -16,6 +16,11 @@ REVISION_HEADER = "x-everturn-revision"
 BOOT_HEADER = "x-everturn-boot"
 """On requests: what the caller takes the engine to be. On responses: what it is."""
 
+TOLD_HEADER = "x-everturn-told"
+TOLD_KEY = "everturn_told"
+"""A request to generate that has the header says under the key what its answer is told apart by; each chunk of the stream then
+has there what the engine's parsers make of it: kind of item, function of a call that begins, and text."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KvRequest:

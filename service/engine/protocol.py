@@ -12,10 +12,19 @@ from service.domain.artifact import BootId
 from service.domain.conversation import Item
 from service.domain.errors import EngineFailed, EverturnError, InvalidInput, RevisionMismatch
 from service.domain.events import Role, Sampling, TenantId, TurnAsked
-from service.domain.evidence import BOOT_HEADER, REVISION_HEADER, Evidence, KvRequest
+from service.domain.evidence import (
+    BOOT_HEADER,
+    REVISION_HEADER,
+    TOLD_HEADER,
+    TOLD_KEY,
+    Evidence,
+    KvRequest,
+)
+from service.domain.items import ItemKind
 from service.domain.plan import Engine
 from service.domain.revision import RevisionDigest
 from service.domain.scores import Candidate, TokenLogprob
+from service.domain.telling import Fragment
 from service.engine.messages import as_messages, wanted
 
 GENERATE_PATH = "/inference/v1/generate"
@@ -50,6 +59,8 @@ class GenerateSpec:
     model: str | None = None
     """The adapter's name at this engine, where the revision has one."""
     form: "Form | None" = None
+    asked: TurnAsked | None = None
+    """By what the answer is to be told apart while it is generated, where its form says that it must be."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,6 +72,8 @@ class Chunk:
     """Of each sampled token, where the sampling asks for them."""
     prompt: tuple[int, ...] | None = None
     """The ids that the engine took for the prompt; a stream's first chunk has them."""
+    told: tuple[Fragment, ...] = ()
+    """What the engine's parsers make of it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,6 +89,8 @@ class Form:
     skip_special_tokens: bool
     parsed: bool
     """Only its parsers can tell what the answer's text is."""
+    reasoning_ended: bool | None = None
+    """Before its first token; what is forced is forced after reasoning. None where the engine is to look at the prompt."""
 
 
 PLAIN = Form(structured_outputs=None, skip_special_tokens=True, parsed=False)
@@ -153,7 +168,12 @@ def build_generate(spec: GenerateSpec, *, stream: bool) -> tuple[dict[str, str],
         "cache_salt": spec.cache_salt,
         "kv_transfer_params": spec.kv.to_params(),
     } | _model(spec.model)
-    return identity_headers(spec.revision, spec.boot), body
+    if form.structured_outputs is not None and form.reasoning_ended is not None:
+        body["reasoning_ended"] = form.reasoning_ended
+    headers = identity_headers(spec.revision, spec.boot)
+    if stream and form.parsed:
+        return headers | {TOLD_HEADER: "1"}, body | {TOLD_KEY: wanted(spec.asked)}
+    return headers, body
 
 
 def parse_chunk(line: str) -> Chunk | Done | None:
@@ -228,10 +248,16 @@ def parse_render(status: int, body: bytes) -> Rendered:
             token_ids=tuple(document["token_ids"]),
             mode=RenderMode(document["mode"]),
             reason=document["reason"] or "",
-            form=Form(**document["form"]) if document.get("form") else PLAIN,
+            form=_form(document),
         )
     except (KeyError, TypeError, ValueError) as error:
         raise EngineFailed(f"The engine's render cannot be read: {error}.") from error
+
+
+def _form(document: Mapping[str, Any]) -> Form:
+    if not document.get("form"):
+        return PLAIN
+    return Form(**document["form"], reasoning_ended=document.get("reasoning_ended"))
 
 
 def parse_parsed(status: int, body: bytes) -> Parsed:
@@ -326,7 +352,18 @@ def _chunk(document: Mapping[str, Any]) -> Chunk:
         finish_reason=reason,
         logprobs=tuple(map(_token_logprob, content)),
         prompt=None if prompt is None else tuple(prompt),
+        told=tuple(map(_fragment, document.get(TOLD_KEY) or ())),
     )
+
+
+def _fragment(entry: Any) -> Fragment:
+    try:
+        kind, function, text = entry
+        return Fragment(
+            kind=ItemKind(kind), function=None if function is None else str(function), text=str(text)
+        )
+    except (TypeError, ValueError) as error:
+        raise EngineFailed(f"The engine's telling of its answer cannot be read: {error}.") from error
 
 
 def _token_logprob(entry: Mapping[str, Any]) -> TokenLogprob:

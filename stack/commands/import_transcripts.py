@@ -14,7 +14,8 @@ import httpx
 from stack import tenant_api
 from stack.commands.parsers import Commands
 from stack.errors import StackError
-from stack.transcript_file import BadLine, Message, Transcript, read_transcripts
+from stack.transcript_entries import BadLine, Entry, as_item, is_same
+from stack.transcript_file import Transcript, read_transcripts
 
 AT_ONCE = 20
 """Items that one request may bring."""
@@ -32,7 +33,7 @@ def add(commands: Commands) -> None:
         help="bring conversations in from JSON lines",
         description=__doc__,
         epilog='A line: {"id": "…", "metadata": {…}, "messages": [{"role": "user", "content": "…"}, …]}; id and '
-        "metadata may be left out. Nothing is imported while a line of the file is wrong. Printed is, for each line, "
+        "metadata may be left out, and messages may be function calls and their outputs. Nothing is imported while a line of the file is wrong. Printed is, for each line, "
         "the conversation that it became. Stopped half way, it is run again.",
     )
     parser.add_argument("file", type=Path)
@@ -109,7 +110,7 @@ class Importer:
             StackError: refused, or there with other messages.
         """
         first, rest = transcript.messages[:AT_ONCE], transcript.messages[AT_ONCE:]
-        body: dict[str, Any] = {"items": [one.as_item() for one in first], "metadata": transcript.metadata}
+        body: dict[str, Any] = {"items": [as_item(one) for one in first], "metadata": transcript.metadata}
         if self.alias is not None:
             body["alias"] = self.alias
         answer = self._send(
@@ -120,14 +121,14 @@ class Importer:
             self._complete(conversation, transcript.messages)
         return conversation
 
-    def _complete(self, conversation: str, messages: Sequence[Message]) -> None:
+    def _complete(self, conversation: str, messages: Sequence[Entry]) -> None:
         """Adds what is not there yet, in their order also where another import of the same file does so too."""
         path, have, last = f"/v1/conversations/{conversation}", 0, ""
         while True:
             head = self._send("GET", path)
             tenant_api.checked(head)
             for item in self._items(path, last):
-                if have < len(messages) and not _same(item, messages[have]):
+                if have < len(messages) and not is_same(item, messages[have]):
                     raise StackError(
                         f"{conversation} has another message than this line as its number {have + 1}: it was talked on "
                         "before it was whole, or the line has changed"
@@ -135,7 +136,7 @@ class Importer:
                 have, last = have + 1, item["id"]
             if have >= len(messages):
                 return
-            added = [one.as_item() for one in messages[have : have + AT_ONCE]]
+            added = [as_item(one) for one in messages[have : have + AT_ONCE]]
             answer = self._send(
                 "POST", f"{path}/items", json={"items": added}, headers={"if-match": head.headers["etag"]}
             )
@@ -166,8 +167,3 @@ class Importer:
             return self.http.request(method, path, **options)
         except httpx.TransportError as error:
             raise tenant_api.unreachable(self.http, error) from error
-
-
-def _same(item: dict[str, Any], message: Message) -> bool:
-    role = "system" if message.role == "developer" else message.role
-    return bool(item["role"] == role and "".join(part["text"] for part in item["content"]) == message.text)

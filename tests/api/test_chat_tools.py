@@ -64,6 +64,37 @@ def test_a_stream_ends_with_the_call(stack: Stack, engine: SimulatedEngine) -> N
     assert choice.message.tool_calls[0].function.name == "get_weather"
 
 
+def test_words_and_arguments_come_while_the_engine_is_still_at_it(
+    stack: Stack, engine: SimulatedEngine
+) -> None:
+    said = f"Let me see.{CALL}{called('get_weather', '{}')}"
+    engine.faults.says = [said]
+    engine.faults.hold_after = said.index("Rome") + 1
+    stream = stack.openai.chat.completions.create(
+        model="production", messages=ASKED, tools=TOOLS, stream=True
+    )
+    text, calls = "", dict[int, str]()
+    for chunk in stream:
+        [choice] = chunk.choices
+        text += choice.delta.content or ""
+        for call in choice.delta.tool_calls or ():
+            assert call.function is not None
+            begins = call.index not in calls
+            assert (bool(call.id), call.function.name) == (begins, "get_weather" if begins else None)
+            calls[call.index] = calls.get(call.index, "") + (call.function.arguments or "")
+        if calls.get(0):
+            engine.faults.release.set()
+    assert engine.faults.release.is_set()
+    assert (text, calls) == ("Let me see.", {0: '{"city": "Rome"}', 1: "{}"})
+    assert choice.finish_reason == "tool_calls"
+
+
+def test_reasoning_is_no_part_of_a_streams_text(stack: Stack, engine: SimulatedEngine) -> None:
+    engine.faults.reasons, engine.faults.says = True, ["<think>hm</think>Hello."]
+    stream = stack.openai.chat.completions.create(model="production", messages=ASKED, stream=True)
+    assert "".join(chunk.choices[0].delta.content or "" for chunk in stream) == "Hello."
+
+
 def test_an_answer_is_parsed_into_a_model(stack: Stack, engine: SimulatedEngine) -> None:
     engine.faults.says = ['{"city": "Rome"}']
     answer = stack.openai.chat.completions.parse(model="production", messages=ASKED, response_format=Place)

@@ -15,6 +15,7 @@ SPEC = json.loads(Path(__file__).with_name("openapi").joinpath("openai.json").re
 
 EVENTS = {
     "response.created": "ResponseCreatedEvent",
+    "response.queued": "ResponseQueuedEvent",
     "response.in_progress": "ResponseInProgressEvent",
     "response.output_item.added": "ResponseOutputItemAddedEvent",
     "response.function_call_arguments.delta": "ResponseFunctionCallArgumentsDeltaEvent",
@@ -96,6 +97,13 @@ def test_responses_and_what_is_read_of_them(shared_stack: Stack) -> None:
 def test_the_events_of_a_completed_and_of_an_incomplete_stream(shared_stack: Stack) -> None:
     for most in (100, 2):
         check_events(said(shared_stack.stream("hello", max_output_tokens=most)))
+
+
+def test_the_events_of_one_in_the_background(shared_stack: Stack) -> None:
+    events = said(shared_stack.stream("hello", background=True))
+    assert events[1]["type"] == "response.queued"
+    check_events(events)
+    assert breaches("Response", shared_stack.post(input="hello", background=True).json()) == []
 
 
 def test_items_of_every_kind_and_the_events_that_tell_them(stack: Stack) -> None:

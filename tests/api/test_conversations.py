@@ -52,6 +52,22 @@ def test_items_are_listed_newest_first_page_by_page(shared_stack: Stack) -> None
     assert rest["has_more"] is False
 
 
+def test_a_page_is_of_20_items_unless_it_is_asked_for_otherwise_and_of_100_at_most(
+    shared_stack: Stack,
+) -> None:
+    conversation = shared_stack.conversation(items=[{"role": "user", "content": str(n)} for n in range(20)])
+    path = f"/v1/conversations/{conversation}/items"
+    shared_stack.http.post(path, json={"items": [{"role": "user", "content": "20"}]}).raise_for_status()
+    page = shared_stack.http.get(path).json()
+    assert [item["content"][0]["text"] for item in page["data"]] == [str(n) for n in range(20, 0, -1)]
+    assert page["has_more"] is True
+    assert len(shared_stack.http.get(path, params={"limit": 100}).json()["data"]) == 21
+
+
+def test_there_is_no_list_of_conversations(shared_stack: Stack) -> None:
+    assert shared_stack.http.get("/v1/conversations").status_code == 405
+
+
 def test_an_empty_conversation_lists_nothing(shared_stack: Stack) -> None:
     listed = shared_stack.http.get(f"/v1/conversations/{shared_stack.conversation()}/items").json()
     assert listed == {"object": "list", "data": [], "has_more": False, "first_id": "", "last_id": ""}

@@ -167,7 +167,9 @@ def test_one_turn_too_many_at_once_is_a_429_until_another_has_ended(stack: Stack
             FROM tenant_limits
         """)
         )
-    refused(client.post("/v1/responses", json={"input": "hi"}), 429, "limit_concurrent_turns", 1)
+    busy = client.post("/v1/responses", json={"input": "hi"})
+    refused(busy, 429, "limit_concurrent_turns", 1)
+    assert (busy.headers["retry-after"], busy.headers["x-should-retry"]) == ("1", "true")
     assert engine.alive
     with stack.owner.begin() as conn:
         conn.execute(text("UPDATE turns SET closed = true, owner = NULL, lease_expires_at = NULL"))

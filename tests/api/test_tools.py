@@ -1,13 +1,11 @@
-"""Function calls over HTTP: asked for, made, answered by the client, told in streams, and refused where they must be."""
+"""Function calls over HTTP: asked for, made, answered by the client, and refused where they must be."""
 
-import json
 from typing import Any
 
 import pytest
 from httpx import Response
 
 from tests.api.stack import Stack
-from tests.api.test_resume import said
 from tests.engines.simulated import SimulatedEngine
 from tests.engines.simulated_text import ASSISTANT, STOP, TOOL, USER, called, letters, render
 
@@ -124,31 +122,6 @@ def test_reasoning_is_an_item_of_its_own(stack: Stack, engine: SimulatedEngine) 
     assert reasoning["content"] == [{"type": "reasoning_text", "text": "hm"}]
     assert message["content"][0]["text"] == "Hello."
     assert response["usage"]["output_tokens_details"]["reasoning_tokens"] == 2
-
-
-def test_a_stream_tells_each_item_in_its_order_and_again_from_any_number(
-    stack: Stack, engine: SimulatedEngine
-) -> None:
-    engine.faults.reasons, engine.faults.says = True, [f"<think>hm</think>Let me see.{CALL}"]
-    events = said(stack.stream("weather?", tools=[WEATHER]))
-    assert [event["type"].removeprefix("response.") for event in events] == [
-        *("created", "in_progress"),
-        *("output_item.added", "content_part.added", "reasoning_text.delta", "reasoning_text.done"),
-        *("content_part.done", "output_item.done"),
-        *("output_item.added", "content_part.added", "output_text.delta", "output_text.done"),
-        *("content_part.done", "output_item.done"),
-        *("output_item.added", "function_call_arguments.delta", "function_call_arguments.done"),
-        *("output_item.done", "completed"),
-    ]
-    assert [event["sequence_number"] for event in events] == list(range(len(events)))
-    done = [event for event in events if event["type"] == "response.output_item.done"]
-    assert [event["output_index"] for event in done] == [0, 1, 2]
-    assert [event["item"] for event in done] == events[-1]["response"]["output"]
-    path = f"/v1/responses/{events[0]['response']['id']}"
-    for after in (0, 3, 10, len(events) - 2):
-        again = stack.http.get(path, params={"stream": "true", "starting_after": after})
-        lines = [line for line in again.text.splitlines() if line.startswith("data: ")]
-        assert [json.loads(line.removeprefix("data: ")) for line in lines] == events[after + 1 :]
 
 
 def test_what_the_client_echoes_of_calls_and_reasoning_is_taken_as_it_was(

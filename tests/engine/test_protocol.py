@@ -2,18 +2,19 @@
 
 import json
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
 from service.domain.artifact import ArtifactId, BootId
 from service.domain.conversation import Item
 from service.domain.errors import EngineFailed, InvalidInput, RevisionMismatch
-from service.domain.events import ItemId, Role, Sampling, TenantId
-from service.domain.evidence import Evidence, KvRequest
+from service.domain.events import ItemId, Role, Sampling, TenantId, TurnAsked, TurnId
+from service.domain.evidence import TOLD_HEADER, TOLD_KEY, Evidence, KvRequest
 from service.domain.revision import RevisionDigest
 from service.domain.scores import Candidate, TokenLogprob
 from service.engine import protocol
-from service.engine.protocol import Carried, Chunk, Done, GenerateSpec, Rendered, RenderMode
+from service.engine.protocol import PLAIN, Carried, Chunk, Done, GenerateSpec, Rendered, RenderMode
 
 REVISION = RevisionDigest("rev_" + "a" * 64)
 SPEC = GenerateSpec(
@@ -207,3 +208,50 @@ def test_the_form_of_an_answer_reaches_the_engine() -> None:
     assert body["sampling_params"]["structured_outputs"] == {"json": "{}"}
     assert body["sampling_params"]["skip_special_tokens"] is False
     assert "structured_outputs" not in protocol.build_generate(SPEC, stream=True)[1]["sampling_params"]
+
+
+def test_whether_it_begins_in_reasoning_reaches_the_engine_where_its_form_is_held_to() -> None:
+    form = {"structured_outputs": {"json": "{}"}, "skip_special_tokens": False, "parsed": True}
+    answer = {"token_ids": [1], "mode": "full", "reason": "", "form": form}
+    for ended, sent in ((False, {"reasoning_ended": False}), (True, {"reasoning_ended": True}), (None, {})):
+        rendered = protocol.parse_render(200, json.dumps(answer | {"reasoning_ended": ended}).encode())
+        _, body = protocol.build_generate(replace(SPEC, form=rendered.form), stream=True)
+        assert {key: body[key] for key in body if key == "reasoning_ended"} == sent
+
+
+TOLD = [["message", None, "Let me"], ["function_call", "get", "{"], ["function_call", None, "}"]]
+
+
+def test_what_a_chunk_tells_is_read_with_it() -> None:
+    document = json.loads(line(text="x").removeprefix("data: ")) | {TOLD_KEY: TOLD}
+    chunk = protocol.parse_chunk(f"data: {json.dumps(document)}")
+    assert isinstance(chunk, Chunk)
+    assert [[one.kind.value, one.function, one.text] for one in chunk.told] == TOLD
+
+
+@pytest.mark.parametrize("told", [[["poem", None, "x"]], [["message", "x"]], [7]])
+def test_telling_that_cannot_be_read_is_a_failure_of_the_engine(told: list[Any]) -> None:
+    document = json.loads(line(text="x").removeprefix("data: ")) | {TOLD_KEY: told}
+    with pytest.raises(EngineFailed, match="telling"):
+        protocol.parse_chunk(f"data: {json.dumps(document)}")
+
+
+def test_only_a_stream_of_what_has_to_be_taken_apart_is_asked_to_be_told() -> None:
+    asked = TurnAsked(
+        turn=TurnId("resp_1"),
+        tools='[{"type": "function", "name": "get"}]',
+        tool_choice='"auto"',
+        text_format="",
+    )
+    parsed = replace(SPEC, form=replace(PLAIN, parsed=True), asked=asked)
+    headers, body = protocol.build_generate(parsed, stream=True)
+    assert headers[TOLD_HEADER] == "1"
+    assert body[TOLD_KEY] == {
+        "tools": [{"type": "function", "function": {"name": "get"}}],
+        "tool_choice": "auto",
+        "parallel_tool_calls": True,
+    }
+    assert protocol.build_generate(replace(parsed, asked=None), stream=True)[1][TOLD_KEY] == {}
+    for plain in (protocol.build_generate(parsed, stream=False), protocol.build_generate(SPEC, stream=True)):
+        assert TOLD_HEADER not in plain[0]
+        assert TOLD_KEY not in plain[1]

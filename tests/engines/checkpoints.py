@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -9,6 +10,8 @@ from safetensors.numpy import load_file, save_file
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
 SPECIAL = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
+LINE_BREAK = "Ċ"
+"""As byte-level tokenizers spell it."""
 VOCABULARY = 320
 HIDDEN = 128
 LAYERS = 2
@@ -42,13 +45,15 @@ class TinyModel:
     """Over the defaults of config.json."""
     chat_template: str = CHATML
     extra_token: str | None = None
+    script: tuple[str, ...] = ()
+    """What it says, greedily, after a line break: each piece a token of its own, and none of them twice."""
 
     def write(self, folder: Path) -> Path:
         folder.mkdir(parents=True)
         save_file(self._weights(), folder / "model.safetensors", metadata={"format": "pt"})
         (folder / "config.json").write_text(json.dumps(_config() | self.config))
         (folder / "generation_config.json").write_text(json.dumps({"bos_token_id": 1, "eos_token_id": 2}))
-        _tokenizer(self.extra_token).save(str(folder / "tokenizer.json"))
+        self._tokenizer().save(str(folder / "tokenizer.json"))
         (folder / "tokenizer_config.json").write_text(json.dumps(_tokenizer_config()))
         (folder / "chat_template.jinja").write_text(self.chat_template)
         return folder
@@ -60,7 +65,24 @@ class TinyModel:
             matrix = random.standard_normal(shape) * SPREAD
             moved = matrix + noise.standard_normal(shape) * matrix.std() * self.sigma
             weights[name] = moved.astype(np.float32)
+        if self.script:
+            self._learn(weights)
         return weights | {name: np.ones(HIDDEN, np.float32) for name in _norms()}
+
+    def _tokenizer(self) -> Tokenizer:
+        tokenizer = _tokenizer(self.extra_token)
+        tokenizer.add_tokens(list(self.script))
+        return tokenizer
+
+    def _learn(self, weights: dict[str, np.ndarray]) -> None:
+        """Nothing but a token's own embedding reaches the end of the layers, and that means the next one."""
+        for name, matrix in weights.items():
+            if name.endswith(("o_proj.weight", "down_proj.weight", "lm_head.weight")):
+                matrix[:] = 0
+        ids = self._tokenizer().token_to_id
+        said = [ids(LINE_BREAK), *map(ids, self.script), SPECIAL.index("<|im_end|>")]
+        for token, following in pairwise(said):
+            weights["lm_head.weight"][following] = weights["model.embed_tokens.weight"][token]
 
 
 def flip_one_weight_bit(folder: Path) -> None:

@@ -24,6 +24,7 @@ from service.domain.artifact import ArtifactId, BootId, MadeBy, RefusalReason
 from service.domain.evidence import (
     BOOT_HEADER,
     REVISION_HEADER,
+    TOLD_KEY,
     Evidence,
     KvRequest,
     Loaded,
@@ -32,7 +33,16 @@ from service.domain.evidence import (
 )
 from service.domain.revision import Descriptor, KvIdentity, TextIdentity, differing_fields
 from tests.engines.http_server import HttpServer
-from tests.engines.simulated_text import FIRST_LETTER, STOP, form, letters, parse, render
+from tests.engines.simulated_text import (
+    FIRST_LETTER,
+    STOP,
+    Shown,
+    ToldText,
+    form,
+    letters,
+    parse,
+    render,
+)
 
 FIRST_WORD = 0x200000
 """Above all letters: what is generated is never what the same text would be encoded to."""
@@ -122,6 +132,8 @@ class Faults:
     """Its answers may begin with reasoning, and it has a parser for that."""
     no_tools: bool = False
     """Its template takes none."""
+    tells_nothing: bool = False
+    """Of an answer while it comes: its parsers cannot, or it is of an older release."""
 
 
 class SimulatedEngine:
@@ -284,7 +296,8 @@ class SimulatedEngine:
             return JSONResponse({"error": {"message": "KV load failure"}}, status_code=500)
         most, asked = body["sampling_params"]["max_tokens"], body["sampling_params"].get("logprobs")
         if body["stream"]:
-            words = self._watched(kv.attempt, self._stream(own, kv, prompt, states, most, asked))
+            telling = ToldText(body[TOLD_KEY]) if TOLD_KEY in body and not self.faults.tells_nothing else None
+            words = self._watched(kv.attempt, self._stream(own, kv, prompt, states, most, asked, telling))
             return StreamingResponse(words, media_type="text/event-stream")
         output = self._answer(own, prompt, states)[:most]
         self._publish(own, kv, prompt, states)
@@ -307,6 +320,7 @@ class SimulatedEngine:
         states: Sequence[bytes],
         most: int,
         asked: int | None,
+        telling: ToldText | None,
     ) -> AsyncIterator[str]:
         if self.faults.abort > 0:
             self.faults.abort -= 1
@@ -332,7 +346,8 @@ class SimulatedEngine:
             await asyncio.sleep(self.faults.pause_s)
             last = number == len(output) - 1
             reason = None if not last else "stop" if token == STOP else "length"
-            yield _line(_choice([token], reason, asked), None if number else self._echo(prompt))
+            told = [] if telling is None else telling.add(text_of(token), finished=last)
+            yield _line(_choice([token], reason, asked), None if number else self._echo(prompt), told)
         self._publish(own, kv, (*prompt, *output[:-1]), states)
         yield "data: [DONE]\n\n"
 
@@ -465,8 +480,9 @@ def _logprob(token: int, asked: int) -> dict[str, Any]:
     return sampled | {"top_logprobs": [sampled, *others]}
 
 
-def _line(choice: dict[str, Any], echo: list[int] | None = None) -> str:
-    return f"data: {json.dumps({'request_id': 'r', 'choices': [choice], 'prompt_token_ids': echo})}\n\n"
+def _line(choice: dict[str, Any], echo: list[int] | None = None, told: Sequence[Shown] = ()) -> str:
+    document = {"request_id": "r", "choices": [choice], "prompt_token_ids": echo}
+    return f"data: {json.dumps(document | ({TOLD_KEY: told} if told else {}))}\n\n"
 
 
 def _refusal(

@@ -2,12 +2,13 @@
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 SYSTEM, USER, ASSISTANT, STOP, TOOL = 1, 2, 3, 4, 5
 ROLES = {"system": SYSTEM, "user": USER, "assistant": ASSISTANT, "tool": TOOL}
 FIRST_LETTER = 10
+Shown = tuple[str, str | None, str]
 REASONING = re.compile(r"<think>(.*?)</think>", re.DOTALL)
 CALL = re.compile(r"<call>(.*?)</call>", re.DOTALL)
 
@@ -59,3 +60,57 @@ def parse(body: Mapping[str, Any]) -> dict[str, Any]:
         "content": (CALL.sub("", rest) if calls else rest) or None,
         "calls": [{"name": name, "arguments": arguments} for name, _, arguments in calls],
     }
+
+
+class ToldText:
+    """Makes out what an answer is while it comes, as the parsers of an engine do: what may yet be the beginning of a tag waits."""
+
+    def __init__(self, wanted: Mapping[str, Any]) -> None:
+        self._tags = ("<think>", "<call>") if wanted.get("tools") else ("<think>",)
+        self._text = ""
+        self._told: list[Shown] = []
+
+    def add(self, more: str, *, finished: bool) -> list[Shown]:
+        """Kind, function of what begins, and text: what is new."""
+        self._text += more
+        known, self._told = self._told, list(_shown(self._text, self._tags, finished=finished))
+        fresh: list[Shown] = []
+        for place, (kind, function, text) in enumerate(self._told):
+            if place >= len(known):
+                fresh.append((kind, function, text))
+            elif len(text) > len(known[place][2]):
+                fresh.append((kind, None, text[len(known[place][2]) :]))
+        return fresh
+
+
+def _shown(text: str, tags: Sequence[str], *, finished: bool) -> Iterator[Shown]:
+    place = 0
+    while place < len(text):
+        start, tag = min((found if (found := text.find(one, place)) >= 0 else len(text), one) for one in tags)
+        before = text[place:start]
+        if start == len(text) and not finished:
+            before = _without_beginning_of(tags, before)
+        if before.strip():
+            yield "message", None, before
+        if start == len(text):
+            return
+        closing = tag.replace("<", "</")
+        end = text.find(closing, start)
+        inner = text[start + len(tag) : None if end < 0 else end]
+        if end < 0:
+            inner = _without_beginning_of([closing], inner)
+        if tag == "<think>":
+            if inner.strip():
+                yield "reasoning", None, inner
+        elif " " in inner:
+            name, _, arguments = inner.partition(" ")
+            yield "function_call", name, arguments
+        place = len(text) if end < 0 else end + len(closing)
+
+
+def _without_beginning_of(tags: Sequence[str], text: str) -> str:
+    held = max(
+        (n for tag in tags for n in range(1, len(tag)) if text.endswith(tag[:n])),
+        default=0,
+    )
+    return text[: len(text) - held]

@@ -89,7 +89,7 @@ def test_the_transcripts_that_it_shows_are_imported_by_the_lines_that_it_shows(
     for line in lines:
         typed(line, data)
     made = [json.loads(line) for line in (data / "conversations.jsonl").read_text().splitlines()]
-    assert [one["id"] for one in made] == ["thread-1", None]
+    assert [one["id"] for one in made] == ["thread-1", None, None]
     stack.http.get(f"/v1/conversations/{made[0]['conversation']}").raise_for_status()
 
 

@@ -5,6 +5,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from service.domain.errors import InvalidInput
+from workers.kv_connector.answer_stream import AnswerStream
 
 WAY_OUT = "start the engine with --enable-auto-tool-choice --tool-call-parser NAME"
 
@@ -91,6 +92,19 @@ class AnswerParsers:
             content=content,
             calls=tuple((call.name, call.arguments) for call in calls or ()),
         )
+
+    def reasoning_ended(self, tokenizer: Any, wanted: Wanted, prompt_token_ids: Sequence[int]) -> bool | None:
+        """Before an answer begins, by what of its prompt belongs to it. None where no reasoning is looked for."""
+        parser = None if self._reasoning_parser is None else self._parser(tokenizer, wanted)
+        return None if parser is None else bool(parser.is_reasoning_end(list(prompt_token_ids)))
+
+    def stream(self, tokenizer: Any, wanted: Wanted, prompt_token_ids: Sequence[int]) -> AnswerStream | None:
+        """Of an answer while it is generated; None where it is what the model writes. Raises: InvalidInput: as `parse`."""
+        parser = self._parser(tokenizer, wanted)
+        if parser is None:
+            return None
+        markers = {token: text for text, token in tokenizer.get_added_vocab().items()}
+        return AnswerStream(parser, parser.adjust_request(_request(wanted)), prompt_token_ids, markers)
 
     def _parser(self, tokenizer: Any, wanted: Wanted) -> Any:
         """None where the answer is what the model wrote."""

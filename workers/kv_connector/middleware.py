@@ -13,9 +13,10 @@ from typing import Any
 from urllib.parse import parse_qs
 
 from service.domain.errors import InvalidInput
-from service.domain.evidence import BOOT_HEADER, REVISION_HEADER
+from service.domain.evidence import BOOT_HEADER, REVISION_HEADER, TOLD_HEADER
 from service.domain.revision import Descriptor, differing_fields
 from workers.kv_connector.adapter_front import LOAD_ROUTE, UNLOAD_ROUTE, AdapterFront
+from workers.kv_connector.answer_stream import ToldBeside
 from workers.kv_connector.counters import as_prometheus, read_counters
 from workers.kv_connector.guard_facts import guard_facts
 from workers.kv_connector.reports import KnownIdentity, read_attempt
@@ -84,6 +85,8 @@ class EverturnMiddleware:
         try:
             scope, receive, identity = await self._with_adapter(scope, receive, identity)
             answer = await self._answer(scope, receive, identity)
+            if answer is None and _header(scope, TOLD_HEADER) is not None:
+                receive, send = await self._told(scope, receive, send, identity)
         except Problem as problem:
             await _respond(send, problem.status, problem.envelope, identity)
         except InvalidInput as error:
@@ -121,6 +124,15 @@ class EverturnMiddleware:
                 raise Problem(404, "not_found", f"No route {method} {path}.")
             case _:
                 return None
+
+    async def _told(
+        self, scope: Scope, receive: Receive, send: Send, identity: dict[str, Any]
+    ) -> tuple[Receive, Send]:
+        """Of a request to generate: beside each chunk, what the model's parsers make of it."""
+        body = await _body(receive)
+        stops = frozenset(identity.get("stop_token_ids", ()))
+        answer = await self._text.telling(scope["app"], body, stops)
+        return _replayed(body, receive), send if answer is None else ToldBeside(send, answer)
 
     async def _with_adapter(
         self, scope: Scope, receive: Receive, identity: dict[str, Any]

@@ -2,11 +2,13 @@
 
 import asyncio
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from threading import Lock
 from typing import Any, TypeVar
 
 from service.domain.errors import InvalidInput
+from service.domain.evidence import TOLD_KEY
+from workers.kv_connector.answer_stream import AnswerStream
 from workers.kv_connector.answers import AnswerParsers, Wanted
 from workers.kv_connector.rendering import Call, Carried, Message, load_tokenizer, render
 from workers.kv_connector.text_identity import chat_template_of
@@ -20,6 +22,9 @@ class TextFront:
     def __init__(self) -> None:
         self._tokenizer: Any = None
         self._working = Lock()
+        self._parsing: Any = None
+        """Another, whose state nobody changes, for parsers that look things up while others render."""
+        self._loading = Lock()
 
     async def render(self, app: Any, body: bytes, stop_token_ids: list[int]) -> object:
         document = _document(body)
@@ -27,7 +32,8 @@ class TextFront:
         wanted = _wanted(document)
 
         def work(tokenizer: Any) -> object:
-            form = _parsers(app).form(tokenizer, wanted)
+            parsers = _parsers(app)
+            form = parsers.form(tokenizer, wanted)
             tools = [_without_strict(tool) for tool in wanted.tools]
             rendered = render(tokenizer, messages, carried, stop_token_ids, tools)
             return {
@@ -39,6 +45,9 @@ class TextFront:
                     "skip_special_tokens": form.skip_special_tokens,
                     "parsed": form.parsed,
                 },
+                "reasoning_ended": parsers.reasoning_ended(
+                    tokenizer, wanted, after_the_last(stop_token_ids, rendered.token_ids)
+                ),
             }
 
         return await self._with_tokenizer(app, work)
@@ -62,6 +71,20 @@ class TextFront:
             }
 
         return await self._with_tokenizer(app, work)
+
+    async def telling(self, app: Any, body: bytes, stop_token_ids: Collection[int]) -> AnswerStream | None:
+        """By what the answer to a request to generate is told apart while it comes; it is used in the event loop alone."""
+        document = _document(body)
+        wanted, prompt = _wanted(document.get(TOLD_KEY) or {}), document.get("token_ids")
+        own = after_the_last(stop_token_ids, prompt if isinstance(prompt, list) else [])
+
+        def work() -> AnswerStream | None:
+            with self._loading:
+                if self._parsing is None:
+                    self._parsing = _load(app)
+                return _parsers(app).stream(self._parsing, wanted, own)
+
+        return await asyncio.to_thread(work)
 
     async def _with_tokenizer(self, app: Any, work: Callable[[Any], T]) -> T:
         def locked() -> T:
@@ -88,6 +111,12 @@ def _load(app: Any) -> Any:
         trust_remote_code=model_config.trust_remote_code,
         chat_template=template,
     )
+
+
+def after_the_last(stops: Collection[int], prompt: Sequence[int]) -> Sequence[int]:
+    """Of a prompt, what comes after all answers in it: that they had been reasoned out says nothing of this one."""
+    ends = (place + 1 for place in range(len(prompt) - 1, -1, -1) if prompt[place] in stops)
+    return prompt[next(ends, 0) :]
 
 
 def _parsers(app: Any) -> AnswerParsers:

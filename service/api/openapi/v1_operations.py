@@ -67,7 +67,7 @@ OF_STREAMS: Json = {
         "minimum": 0,
         "description": "Needs `stream=true`: the number of the last event that you have.",
     },
-    "include_obfuscation": {"type": "boolean", "description": "Taken without effect."},
+    "include_obfuscation": {"type": "boolean", "enum": [False]},
 }
 GONE = 410
 MOVED_ON = 412

@@ -1,8 +1,9 @@
 """The conversation and isolation cases of OGX's (llama-stack's) integration tests, told anew with the official client.
 
 Its files: tests/integration/conversations, and of tests/integration/responses conversation_responses, conversation_stress,
-responses_access_control and the conversations' part of responses_errors. Deviation: deleting an item answers with its conversation, as
-OpenAI has it, where OGX expects an object `conversation.item.deleted`.
+responses_access_control and the conversations' part of responses_errors. Deviation: an item that is brought with the id of one in another
+conversation is taken as it is sent, under an id of its own, where OpenAI copies the other one. They cannot be run as they are by these
+tests: their fixtures start OGX, or replay what was recorded of it.
 """
 
 from collections.abc import Callable, Iterator
@@ -74,6 +75,25 @@ def test_items_are_created_in_order_listed_retrieved_and_deleted(client: OpenAI)
         client.conversations.items.delete(made.first_id, conversation_id=conversation.id).id
         == conversation.id
     )
+
+
+def test_an_item_that_is_there_is_not_added_again(client: OpenAI) -> None:
+    conversation = client.conversations.create()
+    [made] = client.conversations.items.create(conversation.id, items=[HELLO]).data  # type: ignore[list-item]  # a plain message
+    with pytest.raises(openai.BadRequestError, match="Item already in conversation") as refused:
+        client.conversations.items.create(conversation.id, items=[HELLO | {"id": made.id}])  # type: ignore[list-item]  # ditto
+    assert (refused.value.code, refused.value.param) == ("item_already_in_conversation", "items")
+    assert [item.id for item in client.conversations.items.list(conversation.id)] == [made.id]
+
+
+def test_an_item_of_another_conversation_is_added_under_an_id_of_its_own(client: OpenAI) -> None:
+    """The deviation."""
+    first, second = client.conversations.create(), client.conversations.create()
+    [made] = client.conversations.items.create(first.id, items=[HELLO]).data  # type: ignore[list-item]  # a plain message
+    [added] = client.conversations.items.create(second.id, items=[HELLO | {"id": made.id}]).data  # type: ignore[list-item]  # ditto
+    assert added.id != made.id
+    client.conversations.items.delete(str(made.id), conversation_id=first.id)
+    assert client.conversations.items.retrieve(str(added.id), conversation_id=second.id) == added
 
 
 @every_ask

@@ -1,7 +1,8 @@
 """The cases of Open Responses' compliance suite (openresponses.org, `compliance-tests` of its repository), told anew.
 
 Each sends the request that the suite sends and asks of the answer what the suite asks, by the fields that its schema demands.
-One is a deviation: images are not taken.
+Deviations: images and files are not taken. Its two optional cases (file search, web search) are skipped where there are no such tools, as here.
+It cannot be run as it is by these tests: it is TypeScript for Bun, on schemas that its own build generates.
 """
 
 from typing import Any
@@ -140,8 +141,31 @@ def test_tool_calling_streamed(stack: Stack, engine: SimulatedEngine) -> None:
         assert "function_call" in [event["item"]["type"] for event in events if event["type"] == kind]
 
 
+def test_function_call_round_trip(stack: Stack, engine: SimulatedEngine) -> None:
+    engine.faults.says = [called("get_weather", '{"location": "San Francisco, CA"}'), "64 degrees."]
+    asked = "Use the weather tool to get the temperature in San Francisco."
+    choice = {"type": "function", "name": "get_weather"}
+    first = answered(stack, input=asked, tools=[WEATHER], tool_choice=choice)
+    [call] = [item for item in first["output"] if item["type"] == "function_call"]
+    output = {"type": "function_call_output", "call_id": call["call_id"], "output": "64 degrees and clear"}
+    completed_with_output(answered(stack, input=[output], previous_response_id=first["id"]))
+
+
+def test_previous_response_id(stack: Stack, engine: SimulatedEngine) -> None:
+    first = answered(stack, input="Remember this code word: papaya. Reply with only OK.")
+    asked = "What code word did I ask you to remember?"
+    completed_with_output(answered(stack, input=asked, previous_response_id=first["id"]))
+
+
+def test_file_input_is_refused_by_name(stack: Stack, engine: SimulatedEngine) -> None:
+    """A deviation."""
+    file = {"type": "input_file", "filename": "a.pdf", "file_data": "data:application/pdf;base64,JVBERi0="}
+    refused = stack.post(input=[{"role": "user", "content": [{"type": "input_text", "text": "?"}, file]}])
+    assert (refused.status_code, refused.json()["error"]["param"]) == (400, "input[0].content[1].type")
+
+
 def test_image_input_is_refused_by_name(stack: Stack, engine: SimulatedEngine) -> None:
-    """The deviation."""
+    """A deviation."""
     image = {"type": "input_image", "image_url": "data:image/png;base64,iVBORw0KGgo="}
     refused = stack.post(input=[{"role": "user", "content": [{"type": "input_text", "text": "?"}, image]}])
     assert (refused.status_code, refused.json()["error"]["param"]) == (400, "input[0].content[1].type")

@@ -9,11 +9,22 @@ import pytest
 
 from stack.cli import main
 from stack.commands.import_transcripts import Importer
-from stack.transcript_file import Message, Transcript
+from stack.transcript_entries import Message
+from stack.transcript_file import Transcript
 from tests.api.stack import Stack
 from tests.stack.commands.talking import api, fails, where
 
 __all__ = ["api"]
+
+
+USER = {"role": "user", "content": "weather?"}
+FUNCTION = {"name": "get_weather", "arguments": '{"city": "Rome"}'}
+CALLS = {
+    "role": "assistant",
+    "content": None,
+    "tool_calls": [{"id": "call_1", "type": "function", "function": FUNCTION}],
+}
+TOOL = {"role": "tool", "tool_call_id": "call_1", "name": "get_weather", "content": "sunny"}
 
 
 def transcript(count: int, **more: Any) -> dict[str, Any]:
@@ -55,6 +66,50 @@ def test_conversations_of_any_length_come_in_whole_and_can_be_gone_on_with(
         "from": "elsewhere"
     }
     assert api.ask("and now?", conversation=short["conversation"])["status"] == "completed"
+
+
+@pytest.mark.parametrize("before", [0, 18, 19])
+def test_calls_and_their_outputs_come_in_both_ways_and_can_be_gone_on_with(
+    api: Stack, tmp_path: Path, capsys: pytest.CaptureFixture[str], before: int
+) -> None:
+    """Also where a request ends between a call and its output."""
+    earlier = transcript(before)["messages"] if before else []
+    answer = {"role": "assistant", "content": "It is sunny."}
+    chat = {
+        "messages": [*earlier, USER, CALLS | {"content": "Let me see."}, TOOL, answer],
+        "id": f"chat {before}",
+    }
+    items = [
+        {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": "Let me see."}]},
+        {"type": "function_call", "id": "fc_9", "status": "completed", "call_id": "call_1", **FUNCTION},
+        {"type": "function_call_output", "call_id": "call_1", "output": "sunny"},
+    ]
+    responses = {"messages": [*earlier, USER, *items, answer], "id": f"responses {before}"}
+    file = written(tmp_path, chat, responses)
+    made = bring(api, file, tmp_path, capsys)
+    assert bring(api, file, tmp_path, capsys) == made
+    for one in made:
+        path = f"/v1/conversations/{one['conversation']}/items"
+        listed = api.http.get(path, params={"order": "asc", "limit": "100"}).json()["data"][before:]
+        assert [item["type"] for item in listed] == [
+            *("message", "message", "function_call", "function_call_output", "message")
+        ]
+        assert (listed[2]["call_id"], listed[2]["arguments"]) == ("call_1", FUNCTION["arguments"])
+        assert (listed[3]["call_id"], listed[3]["output"]) == ("call_1", "sunny")
+        assert api.ask("and now?", conversation=one["conversation"])["status"] == "completed"
+
+
+def test_a_line_whose_call_has_changed_since_is_refused(
+    api: Stack, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    messages = [*transcript(21)["messages"], USER, CALLS, TOOL]
+    bring(api, written(tmp_path, {"messages": messages, "id": "call changed"}), tmp_path, capsys)
+    changed = [*messages[:-1], TOOL | {"content": "rain"}]
+    told = fails(
+        ["import", written(tmp_path, {"messages": changed, "id": "call changed"}), *where(api, tmp_path)],
+        capsys,
+    )
+    assert "as its number 24" in told
 
 
 def test_a_second_run_makes_nothing_twice(
@@ -122,7 +177,8 @@ def test_a_line_that_has_changed_since_is_refused_by_its_number(
         ("{", "not JSON"),
         ([1], "not a JSON object"),
         ({"messages": []}, "'messages' must be a list that is not empty"),
-        ({"messages": [{"role": "tool", "content": "x"}]}, "'messages[0].role' is 'tool'"),
+        ({"messages": [{"role": "tool", "content": "x"}]}, "'messages[0].tool_call_id' must be a string"),
+        ({"messages": [{"role": "critic", "content": "x"}]}, "'messages[0].role' is 'critic'"),
         ({"messages": [{"role": "user"}]}, "'messages[0].content' must be"),
         (
             {"messages": [{"role": "user", "content": [{"type": "image"}]}]},
@@ -130,8 +186,15 @@ def test_a_line_that_has_changed_since_is_refused_by_its_number(
         ),
         (
             {"messages": [{"role": "assistant", "content": "", "tool_calls": [{}]}]},
-            "'messages[0].tool_calls' cannot be imported",
+            "'messages[0].tool_calls[0]' must be an object with 'id' and 'function'",
         ),
+        ({"messages": [CALLS, CALLS]}, "'messages[1]' makes the call 'call_1' again"),
+        ({"messages": [CALLS, USER]}, "'messages[1]' comes before the output of call 'call_1'"),
+        ({"messages": [TOOL]}, "'messages[0]' is the output of 'call_1', which no call before it"),
+        ({"messages": [CALLS, TOOL, TOOL]}, "'messages[2]' is the output of 'call_1'"),
+        ({"messages": [{"type": "reasoning"}]}, "'messages[0].type' is 'reasoning'"),
+        ({"messages": [{"type": "function_call", "call_id": "c", "name": "f"}]}, "have 'arguments'"),
+        ({"messages": [USER | {"tool_calls": [{"id": "c"}]}]}, "'messages[0].tool_calls' cannot be imported"),
         (transcript(1, name="x"), "unknown field 'name'"),
         (transcript(1, id=7), "'id' must be a string"),
         (transcript(1, metadata={"a": 1}), "'metadata.a' must be a string"),

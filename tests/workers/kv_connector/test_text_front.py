@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from service.domain.errors import InvalidInput
-from workers.kv_connector.text_front import TextFront
+from workers.kv_connector.text_front import TextFront, after_the_last
 
 MESSAGES = [{"role": "user", "content": "hi"}]
 
@@ -59,3 +59,13 @@ def test_a_template_that_the_revision_does_not_know_of_is_not_used() -> None:
     error = refused("render", {"messages": MESSAGES}, template="mine.jinja")
     assert error.param == "chat_template"
     assert "kv_connector_extra_config" in str(error)
+
+
+@pytest.mark.parametrize(
+    ("prompt", "own"),
+    [([7, 2, 8, 3, 9, 9], [9, 9]), ([7, 8], [7, 8]), ([7, 2], []), ([], [])],
+)
+def test_of_a_prompt_what_belongs_to_its_answer_comes_after_the_last_stop(
+    prompt: list[int], own: list[int]
+) -> None:
+    assert list(after_the_last({2, 3}, prompt)) == own

@@ -7,6 +7,9 @@ from typing import Any
 import httpx
 import pytest
 
+from service.domain.evidence import TOLD_HEADER, TOLD_KEY
+from service.domain.items import ItemKind
+from service.domain.telling import Fragment, Telling, parts
 from tests.engines.checkpoints import TAKES_TOOLS, TinyModel
 from tests.engines.real import EngineHall, RealEngine, new_handle
 
@@ -90,6 +93,51 @@ def test_a_forced_call_is_made_and_found_with_and_without_a_parser(
     assert call["name"] == "get_weather"
     assert json.loads(call["arguments"])["city"] in CITIES["enum"]
     assert parsed["content"] is None
+
+
+@pytest.mark.parametrize("choice", ["required", NAMED], ids=["required", "named"])
+@pytest.mark.parametrize("which", ["plain_engine", "hermes_engine"])
+def test_a_forced_call_is_told_while_it_is_made(
+    request: pytest.FixtureRequest, which: str, choice: Any
+) -> None:
+    engine: RealEngine = request.getfixturevalue(which)
+    wanted = {"tools": [TOOL], "tool_choice": choice, "parallel_tool_calls": False}
+    prompt = rendered(engine, [USER], **wanted)
+    text, ids, pieces = told(engine, prompt, wanted)
+    [call] = post(engine, "parse", text=text, token_ids=ids, **wanted).json()["calls"]
+    line = Telling()
+    for kind, function, piece in pieces:
+        line.add(Fragment(kind=ItemKind(kind), function=function, text=piece))
+    [part] = parts(line.line)
+    assert (part.kind, part.function) == (ItemKind.FUNCTION_CALL, call["name"])
+    assert json.loads(part.text) == json.loads(call["arguments"])
+    assert len(pieces) > len(part.text) / 2
+
+
+def told(
+    engine: RealEngine, prompt: dict[str, Any], wanted: dict[str, Any]
+) -> tuple[str, list[int], list[Any]]:
+    """Text and ids of an answer, and what its chunks tell."""
+    body = {
+        "token_ids": prompt["token_ids"],
+        "sampling_params": {"max_tokens": 200, "temperature": 0, "skip_special_tokens": False}
+        | {"structured_outputs": prompt["form"]["structured_outputs"]},
+        "output_mode": "text",
+        "return_token_ids": True,
+        "stream": True,
+        TOLD_KEY: wanted,
+    }
+    text, ids, pieces = "", list[int](), list[Any]()
+    path, headers = f"{engine.url}/inference/v1/generate", {TOLD_HEADER: "1"}
+    with engine.http.stream("POST", path, json=body, headers=headers) as answer:
+        assert answer.status_code == 200, answer.read()
+        for line in answer.iter_lines():
+            if line.startswith("data: {"):
+                document = json.loads(line.removeprefix("data: "))
+                [choice] = document["choices"]
+                text, ids = text + choice["text"], ids + choice["token_ids"]
+                pieces += document.get(TOLD_KEY, ())
+    return text, ids, pieces
 
 
 @pytest.mark.parametrize("which", ["plain_engine", "hermes_engine"])
