@@ -1,6 +1,7 @@
 """Stored events come back exactly as they were, today's and those of every release before."""
 
 import json
+import re
 from dataclasses import asdict, fields, replace
 from pathlib import Path
 from typing import Any, get_args
@@ -174,3 +175,13 @@ def golden_row(path: Path) -> EventRow:
         None if document[part] is None else bytes.fromhex(document[part]) for part in ("content", "tokens")
     )
     return EventRow(**document | {"content": content, "tokens": tokens})
+
+
+def test_no_sql_asks_whether_a_field_is_there() -> None:
+    """It would tell a field that is None from one that is not written, which are the same."""
+    schema = (Path(__file__).parents[2] / "migrations" / "schema.sql").read_text()
+    sources = [schema, *(path.read_text() for path in Path(event_store.__file__).parent.glob("*.py"))]
+    asked = re.compile(
+        r"payload(?: -> '\w+'(?:::text)?)? \?[|&]? |jsonb_exists|payload -> '\w+'(?:::text)?\)? IS (?:NOT )?NULL"
+    )
+    assert [found for source in sources for found in asked.findall(source)] == []

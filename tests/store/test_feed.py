@@ -1,21 +1,23 @@
 """Readers of the global order see every committed event once, whatever commits out of order, rolls back or lingers."""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from random import Random
 
 import psycopg
 import pytest
-from sqlalchemy import Engine, text
+from sqlalchemy import Connection, Engine, text
 
 from service.domain.errors import InvalidInput
-from service.domain.events import ConversationId
 from service.store import event_store
 from service.store.connection import make_engine
-from service.store.feed import Cursor, Published, read_lag, read_page, to_json
+from service.store.feed import PAGE, Cursor, Published, read_lag, read_page, to_json
 from tests.store.histories import append, completed, created, pinned, said, started, store
+from tests.store.test_query_plans import plan_of
+
+__all__ = ["plan_of"]
 
 START = Cursor()
 
@@ -146,19 +148,16 @@ def test_words_and_token_ids_come_only_when_asked_for(engine: Engine) -> None:
     assert (turn["content"], turn["tokens"]) == ("Paris.", (1, 2, 3, 4, 5))
 
 
-def test_a_page_is_read_from_the_index(engine: Engine) -> None:
-    store(engine, created(), stream=ConversationId("conv_1"))
-    with engine.connect() as conn:
-        conn.execute(text("SET LOCAL enable_seqscan = off"))
-        plan = conn.execute(
-            text(
-                "EXPLAIN SELECT 1 FROM events WHERE (txid, position) > ('7'::xid8, 3)"
-                " AND txid < pg_snapshot_xmin(pg_current_snapshot()) ORDER BY txid, position LIMIT 5"
-            )
-        ).scalars()
-        shown = "\n".join(plan)
-    assert "ix_events_feed" in shown
+@pytest.mark.parametrize("contents", [False, True])
+def test_a_page_is_read_from_the_index(
+    plan_of: Callable[[str], str], owner_conn: Connection, contents: bool
+) -> None:
+    plan_of("SELECT 1")
+    given = {"txid": "7", "position": 3, "limit": 5, "contents": contents}
+    shown = "\n".join(owner_conn.execute(text(f"EXPLAIN {PAGE.text}"), given).scalars())
+    assert "Index Scan using ix_events_feed on events" in shown
     assert "Sort" not in shown
+    assert "Seq Scan" not in shown
 
 
 def test_no_append_notifies(owner_engine: Engine) -> None:

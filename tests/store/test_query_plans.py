@@ -4,9 +4,10 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 
 import pytest
-from sqlalchemy import Connection, TextClause, text
+from sqlalchemy import Connection, TextClause, event, text
 
 from service.store import ancestry, retention
+from tests.store.histories import append, created, said
 
 FAR = datetime(2100, 1, 1, tzinfo=UTC)
 ROWS = 20_000
@@ -39,6 +40,27 @@ def plan_of(owner_conn: Connection) -> Callable[[str], str]:
 def test_the_head_of_a_stream_is_one_step_into_the_index(plan_of: Callable[[str], str]) -> None:
     plan = plan_of("SELECT max(stream_version) FROM events WHERE tenant_id = 'acme' AND stream = 'conv_7'")
     assert "Index Only Scan Backward using uq_events_stream_version" in plan
+
+
+def test_an_append_looks_at_one_row_however_long_the_log_is(
+    plan_of: Callable[[str], str], owner_conn: Connection
+) -> None:
+    """The statement itself, as it is sent."""
+    sent: list[tuple[str, dict[str, object]]] = []
+
+    def note(
+        _conn: object, _cursor: object, statement: str, parameters: dict[str, object], *_: object
+    ) -> None:
+        sent.append((statement, parameters))
+
+    plan_of("SELECT 1")
+    event.listen(owner_conn, "before_cursor_execute", note)
+    append(owner_conn, created(), said("hi"), stream="conv_7", after=40)
+    event.remove(owner_conn, "before_cursor_execute", note)
+    [(statement, parameters)] = sent
+    plan = "\n".join(owner_conn.exec_driver_sql(f"EXPLAIN {statement}", parameters).scalars())
+    assert "Index Scan Backward using uq_events_stream_version on events" in plan
+    assert "Seq Scan" not in plan
 
 
 def test_a_conversation_is_read_without_passing_over_others(plan_of: Callable[[str], str]) -> None:
