@@ -120,7 +120,10 @@ def plan_attempt(
         raise FenceLost(f"Turn {turn} is {current.state}: it needs no new attempt.")
     target, route = _target(conn, current.started, conversation)
     history = _history(conn, state, target)
-    engines = fleet.live_engines(conn, {target, history.revision})
+    revisions = {target, history.revision} - {None}
+    engines = fleet.live_engines(conn, revisions)
+    stored = artifacts.of_conversation(conn, tenant, conversation, state.ancestors)
+    several = len(revisions.union(one.revision for one in stored)) > 1
     if any(engine.role is EngineRole.PREFILL for engine in engines):
         # A token is a byte at least.
         history = replace(history, new_tokens=prompt_size.new_bytes(conn, tenant, conversation))
@@ -130,11 +133,9 @@ def plan_attempt(
         policy=_policy(current.started),
         fleet=engines,
         avoid=avoid,
-        artifacts=decide.offerable(
-            state, current, artifacts.of_conversation(conn, tenant, conversation, state.ancestors)
-        ),
+        artifacts=decide.offerable(state, current, stored),
         rebuild_min_tokens=rebuild_min_tokens,
-        contracts=contracts.in_force(conn),
+        contracts=contracts.in_force(conn) if several else (),
         routing=routing,
     )
     if plan.engine is None:
@@ -193,13 +194,17 @@ def complete_turn(
     streamed: TurnStreamed | None = None,
     scored: TurnScored | None = None,
     parsed: TurnParsed | None = None,
+    head: Head | None = None,
 ) -> Turn:
     """Returns the turn as a head has it, without its words.
 
+    `head` is where the conversation stood when the attempt began.
+
     Raises:
         FenceLost: another attempt took over, or the turn has ended: nothing of this one is accepted.
+        VersionConflict: the conversation is not where `head` has it any more: to be tried again without.
     """
-    state = heads.load_head(conn, tenant, conversation, for_update=True, turn=completed.turn)
+    state = head or heads.load_head(conn, tenant, conversation, for_update=True, turn=completed.turn)
     state = continue_turn(
         conn, state, [*given(refusal), *given(streamed), *given(scored), *given(parsed), completed], now
     )
@@ -207,8 +212,10 @@ def complete_turn(
         # No later prompt begins as the windows before this one did.
         artifacts.forget_conversation(conn, tenant, conversation)
     turns.close_turn(conn, tenant=tenant, turn=completed.turn)
-    rebuilds.supersede(conn, turn=completed.turn)
-    return state.turns[completed.turn]
+    turn = state.turns[completed.turn]
+    if turn.pinned is not None and turn.pinned.plan is PlanKind.REBUILD:
+        rebuilds.supersede(conn, turn=completed.turn)
+    return turn
 
 
 def fail_attempt(

@@ -15,6 +15,7 @@ from service.api.turn_runner import TurnRunner
 from service.domain.errors import Unavailable
 from service.domain.events import TurnId
 from service.engine.client import KEEPALIVE_S, timeouts
+from service.engine.engine_http import EngineHttp
 from service.store import turn_queue
 from service.store.connection import make_async_engine
 from service.store.new_ids import new_id
@@ -54,10 +55,8 @@ async def _finish(process: PoolProcess, claimed: Claimed, owner: str) -> None:
     )
 
     try:
-        async with httpx.AsyncClient(
-            timeout=timeouts(settings.engine_silence_s),
-            limits=httpx.Limits(keepalive_expiry=KEEPALIVE_S),
-            trust_env=False,
+        async with EngineHttp(
+            timeout=timeouts(settings.engine_silence_s), limits=httpx.Limits(keepalive_expiry=KEEPALIVE_S)
         ) as http:
             runner = TurnRunner(
                 Tools(

@@ -41,6 +41,7 @@ from service.domain.errors import EverturnError
 from service.domain.events import TurnId
 from service.domain.plan import RebuildQueue
 from service.engine.client import KEEPALIVE_S, timeouts
+from service.engine.engine_http import EngineHttp
 from service.settings import Settings
 from service.store.connection import make_async_engine
 from service.store.new_ids import new_id
@@ -101,9 +102,7 @@ def create_app(
         metrics = Metrics()
         limits = httpx.Limits(max_connections=MAX_ENGINE_CONNECTIONS, keepalive_expiry=KEEPALIVE_S)
         owner = new_id("api_")
-        async with httpx.AsyncClient(
-            timeout=timeouts(settings.engine_silence_s), limits=limits, trust_env=False
-        ) as http:
+        async with EngineHttp(timeout=timeouts(settings.engine_silence_s), limits=limits) as http:
             tools = Tools(
                 database=database,
                 http=http,

@@ -14,7 +14,8 @@ from psycopg.errors import DeadlockDetected, SerializationFailure
 from psycopg.sql import Literal
 from sqlalchemy import Connection
 from sqlalchemy.exc import DBAPIError
-from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
+from sqlalchemy.ext.asyncio import AsyncEngine
+from sqlalchemy.util import greenlet_spawn
 
 from service.domain.errors import VersionConflict
 from service.domain.events import TenantId
@@ -86,25 +87,22 @@ class Database:
     async def _run(
         self, transaction: Callable[[Connection], Result], reach: Reach, within_s: float
     ) -> Result:
-        async with self._engine.connect() as connection:
-            with _severed(connection, after_s=within_s):
-                return await connection.run_sync(_committed, transaction, limits(reach))
+        return await greenlet_spawn(self._committed, transaction, limits(reach), within_s)
 
-
-def _committed(
-    conn: Connection, transaction: Callable[[Connection], Result], begin_with: tuple[str, ...]
-) -> Result:
-    """In one piece: each crossing between asynchronous and synchronous code costs as much as a short statement."""
-    conn.execution_options(**{BEGIN_WITH: begin_with})
-    with conn.begin():
-        return transaction(conn)
+    def _committed(
+        self, transaction: Callable[[Connection], Result], begin_with: tuple[str, ...], within_s: float
+    ) -> Result:
+        """In one piece: each crossing between asynchronous and synchronous code costs as much as a short statement."""
+        with self._engine.sync_engine.connect() as conn, _severed(conn, after_s=within_s):
+            conn.execution_options(**{BEGIN_WITH: begin_with})
+            with conn.begin():
+                return transaction(conn)
 
 
 @contextmanager
-def _severed(connection: AsyncConnection, *, after_s: float) -> Iterator[None]:
+def _severed(conn: Connection, *, after_s: float) -> Iterator[None]:
     """The driver waits for a server without end, and cancelled it waits again; but a connection that breaks it notices."""
-    assert connection.sync_connection is not None  # noqa: S101 it has been started
-    driver = connection.sync_connection.connection.driver_connection
+    driver = conn.connection.driver_connection
     timer = asyncio.get_running_loop().call_later(after_s, _sever, driver)
     try:
         yield

@@ -17,6 +17,7 @@ from service.api.rebuild_wait import Ring
 from service.conversation_flow import Accepted, StoredTurn
 from service.domain.artifact import BootId
 from service.domain.events import ConversationId, ItemId, TenantId, TurnId
+from service.domain.head import Head
 from service.domain.terms import USUAL, Terms
 from service.settings import Settings
 from service.turn_flow import NotPinned, Pinned
@@ -86,6 +87,8 @@ class Job:
     answering: bool = False
     attempt: Attempt | None = None
     """The last."""
+    head: Head | None = None
+    """Where the conversation stood when it began."""
     work: asyncio.Task[None] | None = None
     decided: bool = False
     """An answer is being recorded: whether it is accepted, the database says."""

@@ -103,6 +103,7 @@ class TurnLoop:
         head, note, transcript = pinned.head, pinned.pinned.reason, pinned.transcript
         if pinned.rebuild is not None:
             head, note = await self._rebuild.until_over(pinned, pinned.rebuild, job.channel.note)
+        job.head = head
         if transcript is None:
             transcript = await self._tools.database.run(
                 lambda conn: heads.load_transcript(conn, job.tenant, job.conversation)

@@ -6,6 +6,8 @@ from datetime import datetime
 from logging import getLogger
 from time import monotonic
 
+from sqlalchemy import Connection
+
 from service import orphan_flow, turn_flow, turn_log
 from service.api.attempt import Answer, Attempt, AttemptLost
 from service.api.turn_job import STORAGE_TROUBLE, Failure, Job, Tools
@@ -32,21 +34,26 @@ class TurnRecords:
     async def accept(self, job: Job, answer: Answer) -> None:
         """Committed when it returns. A lost reply to COMMIT shows as FenceLost on the next try: it was accepted."""
         streamed, now = job.channel.record(job.turn, answer.line), self._tools.clock()
+
+        def completed(conn: Connection) -> Turn:
+            # If it is there no more, something else was recorded meanwhile, and the next try reads where it stands.
+            head, job.head = job.head, None
+            return turn_flow.complete_turn(
+                conn,
+                tenant=job.tenant,
+                conversation=job.conversation,
+                refusal=answer.refusal,
+                completed=answer.completed,
+                now=now,
+                streamed=streamed,
+                scored=answer.scored,
+                parsed=answer.parsed,
+                head=head,
+            )
+
         for number in range(1, COMMIT_TRIES + 1):
             try:
-                turn = await self._tools.database.run(
-                    lambda conn: turn_flow.complete_turn(
-                        conn,
-                        tenant=job.tenant,
-                        conversation=job.conversation,
-                        refusal=answer.refusal,
-                        completed=answer.completed,
-                        now=now,
-                        streamed=streamed,
-                        scored=answer.scored,
-                        parsed=answer.parsed,
-                    )
-                )
+                turn = await self._tools.database.run(completed)
                 job.channel.answered = _answered(job, answer, turn, streamed, now)
                 break
             except STORAGE_TROUBLE:

@@ -1,12 +1,13 @@
 """What a turn costs the database, and that what its client is told at once is what is read back later."""
 
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
 from sqlalchemy import text
 
 from service.domain.events import TurnCompleted
-from tests.api.stack import Stack
+from tests.api.stack import Stack, eventually
 from tests.api.test_logprobs import ASKED
 from tests.api.test_resume import said
 from tests.api.test_tools import CALL, WEATHER
@@ -97,3 +98,22 @@ def test_a_stream_begins_with_the_revision_that_answers_though_nothing_is_read(s
     completed = shared_stack.events(conversation)[-1]
     assert isinstance(completed, TurnCompleted)
     assert completed.engine_revision == revision
+
+
+def test_an_answer_is_accepted_though_its_conversation_was_changed_meanwhile(stack: Stack) -> None:
+    engine = stack.start_engine("a", alias=True)
+    engine.faults.hold_after = 1
+    conversation = stack.conversation()
+    with ThreadPoolExecutor(1) as pool:
+        asked = pool.submit(stack.ask, "hello", conversation=conversation)
+        eventually(lambda: engine.prompts)
+        changed = stack.http.post(f"/v1/conversations/{conversation}", json={"metadata": {"seen": "yes"}})
+        assert changed.status_code == 200, changed.text
+        engine.faults.release.set()
+        told = asked.result()
+    assert told["status"] == "completed"
+    assert told == read_back(stack, told)
+    assert [event.name for event in stack.events(conversation)][-2:] == [
+        "conversation.updated",
+        "turn.completed",
+    ]

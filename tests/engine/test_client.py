@@ -13,6 +13,7 @@ from service.domain.events import ItemId, Role, Sampling
 from service.domain.evidence import KvRequest
 from service.domain.plan import Engine, EngineRole, EngineState
 from service.engine import client
+from service.engine.engine_http import EngineHttp
 from service.engine.protocol import GenerateSpec, RenderMode
 from tests.engines.simulated import SimulatedEngine
 from tests.engines.simulated_text import STOP, render
@@ -45,8 +46,12 @@ def spec_of(simulated: SimulatedEngine, most: int = 20) -> GenerateSpec:
     )
 
 
+def engine_http() -> EngineHttp:
+    return EngineHttp(timeout=client.timeouts(20), limits=httpx.Limits())
+
+
 async def collect(simulated: SimulatedEngine, spec: GenerateSpec) -> list[int]:
-    async with httpx.AsyncClient() as http:
+    async with engine_http() as http:
         chunks = [c async for c in client.stream_generate(http, engine_of(simulated), spec)]
     return [token for chunk in chunks for token in chunk.token_ids]
 
@@ -54,7 +59,7 @@ async def collect(simulated: SimulatedEngine, spec: GenerateSpec) -> list[int]:
 async def test_a_stream_gives_every_token_and_evidence_follows(simulated: SimulatedEngine) -> None:
     spec = spec_of(simulated)
     assert await collect(simulated, spec) == simulated.answer(spec.prompt)
-    async with httpx.AsyncClient() as http:
+    async with engine_http() as http:
         evidence = await client.evidence(http, engine_of(simulated), "resp_1.1", 1)
         assert await client.evidence(http, engine_of(simulated), "resp_9.1", 0) is None
     assert evidence is not None
@@ -83,7 +88,7 @@ async def test_a_stream_that_ends_before_its_answer_does_is_a_failure(simulated:
 
 
 async def test_a_dead_address_is_a_failure_of_the_engine(simulated: SimulatedEngine) -> None:
-    async with httpx.AsyncClient() as http:
+    async with engine_http() as http:
         nowhere = replace(engine_of(simulated), address="http://127.0.0.1:1")
         stream = client.stream_generate(http, nowhere, spec_of(simulated))
         with pytest.raises(EngineFailed):
@@ -101,13 +106,13 @@ async def test_a_prompt_that_the_engine_does_not_take_is_the_inputs_fault(simula
     simulated.faults.max_model_len = 5
     with pytest.raises(InvalidInput):
         await collect(simulated, spec_of(simulated))
-    async with httpx.AsyncClient() as http:
+    async with engine_http() as http:
         assert await client.max_model_len(http, engine_of(simulated)) == 5
 
 
 async def test_a_render_comes_back_as_ids(simulated: SimulatedEngine) -> None:
     items = [Item(id=ItemId("msg_1"), role=Role.USER, text="hi")]
-    async with httpx.AsyncClient() as http:
+    async with engine_http() as http:
         rendered = await client.render(http, engine_of(simulated), items, None)
     assert rendered.mode is RenderMode.FULL
     assert rendered.token_ids == tuple(render([{"role": "user", "content": "hi"}]))
