@@ -84,10 +84,11 @@ def calling(rig: Rig) -> None:
 
 def trace_loop(rig: Rig, client: OpenAI) -> list[Message]:
     """The messages of a loop that nothing happens to, as far as the answer."""
-    play(client)
+    play(client, client.conversations.create().id)
+    chat = client.conversations.create().id
     until_quiet(rig.proxy.watch(API))
     watch = rig.proxy.watch(API)
-    play(client)
+    play(client, chat)
     until_quiet(watch)
     rig.proxy.unwatch()
     return watch.passed
@@ -97,11 +98,12 @@ def break_loop(
     rig: Rig, client: OpenAI, kind: Kind, moment: Moment, due: Callable[[Sequence[Message]], bool]
 ) -> Run:
     """A loop with the fault in it, and a turn after it."""
+    chat = client.conversations.create().id
     until_quiet(rig.proxy.watch(API))
     watch = rig.proxy.watch(API, trap=Trap(due=due, moment=moment, spring=spring_of(rig, kind)))
-    loop = done_and_mended(rig, watch, lambda: play(client))
+    loop = done_and_mended(rig, watch, lambda: play(client, chat))
     rig.proxy.unwatch()
-    asked(client, loop.conversation, NEXT)
+    asked(client, chat, NEXT)
     with rig.database.connect() as conn:
         found = [*loop_violations(conn, loop, rig.engine), *broken_chains(conn)]
     return Run(kind=kind, moment=moment, at=watch.at, exchanges=(), violations=tuple(found))
@@ -128,9 +130,8 @@ def writes(passed: Sequence[Message], side: Side) -> list[Message]:
     return found
 
 
-def play(client: OpenAI) -> Loop:
+def play(client: OpenAI, chat: str) -> Loop:
     """As far as the answer; a turn that ended without one is asked for anew, as a client would."""
-    chat = client.conversations.create().id
     first, first_again = asked(client, chat, QUESTION)
     [call] = [item for item in first.output if item.type == "function_call"]
     output = {"type": "function_call_output", "call_id": call.call_id, "output": SUNNY}
