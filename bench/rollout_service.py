@@ -134,8 +134,16 @@ def timed(engine: Simulated, http: httpx.Client, number: int) -> float:
     return time.perf_counter() - began
 
 
-def measure_rate(fleet: BenchFleet, engine: Simulated) -> float:
-    """Turns a second of one process of the API, all else on the same processors; prints whose time a turn takes."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rate:
+    turns_per_s: float
+    """Of one process of the API, all else on the same processors."""
+    service_cpu_ms: float
+    """Of that process, for a turn."""
+
+
+def measure_rate(fleet: BenchFleet, engine: Simulated) -> Rate:
+    """Prints whose time a turn takes."""
     parts = {
         "the service": processes("-m service"),
         "PostgreSQL": processes("postgres"),
@@ -147,7 +155,7 @@ def measure_rate(fleet: BenchFleet, engine: Simulated) -> float:
     each = {name: (cpu_s(found) - before[name]) * 1000 / turns for name, found in parts.items()}
     shares = ", ".join(f"{name} {ms:.1f} ms" for name, ms in each.items())
     print(f"{turns / took:.0f} turns/s; CPU of each: {shares}", flush=True)
-    return turns / took
+    return Rate(turns_per_s=turns / took, service_cpu_ms=each["the service"])
 
 
 def print_profile(fleet: BenchFleet, folder: Path) -> None:
