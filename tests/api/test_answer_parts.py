@@ -58,6 +58,16 @@ def test_arguments_stay_as_they_were_told_where_only_their_spelling_differs() ->
     assert stored(FOUND, *told)[1] == ("function_call", '{"city":"Rome"}')
 
 
+def test_blanks_around_words_stay_as_they_were_told() -> None:
+    told = (reasoning("hm\n"), message("Let me see.\n"))
+    found = parsed("Let me see.", ("get", "{}"), reasoned="hm")
+    assert stored(found, *told) == [
+        ("reasoning", "hm\n"),
+        ("message", "Let me see.\n"),
+        ("function_call", "{}"),
+    ]
+
+
 def test_arguments_whose_end_was_not_told_get_it_as_the_model_wrote_it() -> None:
     told = (message("Let me see."), call('{"city":"Ro'))
     assert stored(FOUND, *told)[1] == ("function_call", '{"city":"Rome"}')

@@ -1,6 +1,7 @@
 """Streams of answers that are taken apart: reasoning, words and arguments as they come, what is stored as it was streamed."""
 
 from collections.abc import Iterator
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -227,11 +228,25 @@ def test_another_process_goes_on_within_the_call(database: str) -> None:
         assert live[-1]["type"] == "response.completed"
         assert arguments(live) == [ARGUMENTS, "{}"]
         check_as_stored(stack, live)
-        turn = live[0]["response"]["id"]
+        turn, conversation = live[0]["response"]["id"], live[0]["response"]["conversation"]["id"]
+        cut_off = next(e for e in stack.events(conversation) if isinstance(e, AttemptFailed))
+        assert cut_off.partial_text.startswith("hmLet me see.")
         assert resumed(stack, turn) == live
         for number in range(len(live)):
             after = live[number]["sequence_number"]
             assert resumed(stack, turn, after) == live[number + 1 :]
+        check_reader_who_has_more(stack, live)
+
+
+def check_reader_who_has_more(stack: Stack, live: Events) -> None:
+    """One whose last number was never stored is told how each item ends, with all of it, and no word twice."""
+    numbers = [event["sequence_number"] for event in live]
+    gap = next(at for at, (one, after) in enumerate(pairwise(numbers)) if after > one + 1)
+    rest = resumed(stack, live[0]["response"]["id"], numbers[gap] + 5)
+    again = [event for event in live[gap + 1 :] if not event["type"].endswith((".delta", ".added"))]
+    assert [event["type"] for event in rest] == [event["type"] for event in again]
+    assert {event["arguments"] for event in rest if "arguments" in event} == {ARGUMENTS, "{}"}
+    assert rest[-1] == live[-1]
 
 
 def test_one_in_the_background_is_streamed_by_any_process(stack: Stack, engine: SimulatedEngine) -> None:
