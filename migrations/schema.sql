@@ -1250,7 +1250,9 @@ CREATE TABLE public.engines (
     lease_expires_at timestamp with time zone NOT NULL,
     registered_at timestamp with time zone DEFAULT clock_timestamp() NOT NULL,
     registered_by text,
+    requests bigint,
     CONSTRAINT ck_engines_boot CHECK ((boot <> ''::text)),
+    CONSTRAINT ck_engines_requests CHECK ((requests >= 0)),
     CONSTRAINT ck_engines_role CHECK ((role = ANY (ARRAY['both'::text, 'prefill'::text, 'decode'::text]))),
     CONSTRAINT ck_engines_state CHECK ((state = ANY (ARRAY['ready'::text, 'draining'::text, 'gone'::text])))
 );
@@ -1635,6 +1637,13 @@ CREATE INDEX ix_kv_deletions_conversation ON public.kv_deletions USING btree (te
 --
 
 CREATE INDEX ix_kv_deletions_waiting ON public.kv_deletions USING btree (tries, asked_at) WHERE (done_at IS NULL);
+
+
+--
+-- Name: ix_rebuilds_ended; Type: INDEX; Schema: public; Owner: everturn_owner
+--
+
+CREATE INDEX ix_rebuilds_ended ON public.rebuilds USING btree (finished_at) WHERE (finished_at IS NOT NULL);
 
 
 --

@@ -31,9 +31,10 @@ def block_tokens(conn: Connection, revision: RevisionDigest) -> int:
 
 
 def pick_rebuild_engine(
-    conn: Connection, revision: RevisionDigest, *, avoid: Collection[BootId] = ()
+    conn: Connection, revision: RevisionDigest, *, rebuild: str = "", avoid: Collection[BootId] = ()
 ) -> Engine | None:
-    return pick_prefill([e for e in fleet.live_engines(conn, {revision}) if e.boot not in avoid], revision)
+    able = [e for e in fleet.live_engines(conn, {revision}) if e.boot not in avoid]
+    return pick_prefill(able, revision, rebuild=rebuild)
 
 
 def record_chunk(

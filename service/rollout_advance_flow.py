@@ -10,16 +10,16 @@ from service import shift_flow
 from service.domain.errors import VersionConflict
 from service.domain.events import OnUpgrade
 from service.domain.head import Head
-from service.domain.plan import RebuildQueue, pick_decode, pick_prefill
+from service.domain.plan import EngineRole, EngineState, RebuildQueue, pick_decode, pick_prefill
 from service.domain.revision import same_text
 from service.domain.rollout import Facts, Rollout, Waiting, held_back, next_move
 from service.domain.rollout_events import RolloutId, RolloutState
 from service.store import artifacts, fleet, heads, rebuilds, rollout_facts, rollouts
-from service.store.rollout_facts import Candidate, Warmth
+from service.store.rollout_facts import Candidate, Lately, Warmth
 from service.store.rollouts import Standing
 
 IN_FLIGHT = 8
-"""Rebuilds of a rollout that are asked for at once: more would only wait, and be superseded in vain."""
+"""Rebuilds of a rollout that are asked for at once, for each engine that can: more would only wait, and be superseded in vain."""
 LOOKED_AT = 50
 """Conversations at one step: most need no rebuild, and each look is a few statements."""
 BURST_S = 1.0
@@ -33,6 +33,7 @@ class Progress:
     standing: Standing
     warmth: Warmth
     facts: Facts
+    lately: Lately
 
 
 def advance(
@@ -67,7 +68,13 @@ def progress(conn: Connection, rollout: RolloutId, now: datetime) -> Progress:
         standing=standing,
         warmth=rollout_facts.warmth(conn, rollout),
         facts=look(conn, standing, now),
+        lately=_lately(conn, standing, now),
     )
+
+
+def _lately(conn: Connection, standing: Standing, now: datetime) -> Lately:
+    seconds = (now - standing.since).total_seconds()
+    return rollout_facts.lately(conn, standing.rollout.id, seconds=seconds)
 
 
 def _held_back(conn: Connection, standing: Standing, now: datetime) -> bool:
@@ -80,7 +87,7 @@ def _held_back(conn: Connection, standing: Standing, now: datetime) -> bool:
 def look(conn: Connection, standing: Standing, now: datetime) -> Facts:
     rollout = standing.rollout
     engines = fleet.live_engines(conn, {rollout.target})
-    rebuilder = pick_prefill(engines, rollout.target)
+    least_busy = pick_prefill(engines, rollout.target)
     needed = rollout_facts.needed(conn, but=rollout.alias)
     kept = {rollout.target}.union(*needed.values())
     warmth = rollout_facts.warmth(conn, rollout.id)
@@ -89,7 +96,7 @@ def look(conn: Connection, standing: Standing, now: datetime) -> Facts:
         now=now,
         since=standing.since,
         serving=pick_decode(engines, rollout.target) is not None,
-        least_load=None if rebuilder is None else rebuilder.load,
+        least_load=None if least_busy is None else least_busy.busy,
         warming=warmth.waiting + warmth.running,
         troubles=rollout_facts.troubles(
             conn, rollout.target, since=standing.counted_from, since_time=standing.counted_since
@@ -110,13 +117,12 @@ def _warm(
     rebuild_min_tokens: int,
 ) -> list[str]:
     rollout = standing.rollout
-    warmth = rollout_facts.warmth(conn, rollout.id)
-    asked, running = warmth.tokens_asked, warmth.running
-    pace = rollout.strategy.warm_tokens_per_s
+    room = _room(conn, rollout) - rollout_facts.warmth(conn, rollout.id).running
+    pace, asked = rollout.strategy.warm_tokens_per_s, _lately(conn, standing, now).tokens_asked
     allowed = None if pace is None else pace * ((now - standing.since).total_seconds() + BURST_S)
     rung: list[str] = []
     for candidate in rollout_facts.next_warmups(conn, rollout.id, LOOKED_AT):
-        if running + len(rung) >= IN_FLIGHT or (allowed is not None and asked >= allowed):
+        if len(rung) >= room or (allowed is not None and asked >= allowed):
             break
         head = heads.load_head(conn, candidate.tenant, candidate.conversation)
         why = _why_not(conn, rollout, candidate, head, rebuild_min_tokens)
@@ -128,6 +134,13 @@ def _warm(
             asked += head.window_tokens
             rung.append(rebuild)
     return rung
+
+
+def _room(conn: Connection, rollout: Rollout) -> int:
+    """For rebuilds that are asked for at once."""
+    fleet_now = fleet.live_engines(conn, {rollout.target})
+    able = {e.boot for e in fleet_now if e.state is EngineState.READY and e.role is not EngineRole.DECODE}
+    return IN_FLIGHT * max(1, len(able))
 
 
 def _ask_for(

@@ -143,6 +143,19 @@ def serve_adapters(conn: Connection, boot: BootId, told: Sequence[Adapter], *, n
         RevisionMismatch: a revision that is not the engine's base with that adapter in it, and with nothing else.
         VersionConflict: two told at once.
     """
+    known = check_adapters(conn, boot, told)
+    stream = f"adapters/{boot}"
+    history = event_store.read(conn, tenant=FLEET, stream=stream)
+    events = _moves(boot, history, known)
+    if events:
+        event_store.append(
+            conn, tenant=FLEET, stream=stream, expected_version=len(history), events=events, now=now
+        )
+    adapters.replace_adapters(conn, boot, told)
+
+
+def check_adapters(conn: Connection, boot: BootId, told: Sequence[Adapter]) -> list[ServedAdapter]:
+    """Those with a revision, which is registered then. Raises: NotFound, RevisionMismatch."""
     base = fleet.find_base(conn, boot)
     if base is None:
         raise NotFound("engine", boot)
@@ -152,14 +165,7 @@ def serve_adapters(conn: Connection, boot: BootId, told: Sequence[Adapter], *, n
         if descriptor.digest != adapter.revision:
             raise _not_its_own(conn, descriptor, adapter.revision)
         fleet.register_revision(conn, descriptor, label=None)
-    stream = f"adapters/{boot}"
-    history = event_store.read(conn, tenant=FLEET, stream=stream)
-    events = _moves(boot, history, known)
-    if events:
-        event_store.append(
-            conn, tenant=FLEET, stream=stream, expected_version=len(history), events=events, now=now
-        )
-    adapters.replace_adapters(conn, boot, told)
+    return known
 
 
 def _moves(
@@ -187,9 +193,17 @@ def _moves(
     ]
 
 
-def renew_engine(conn: Connection, boot: BootId, *, lease_s: float) -> adapters.Held:
-    """Returns the adapters that it is known to serve. Raises: NotFound: the engine must register again."""
-    if not fleet.heartbeat(conn, boot=boot, lease_s=lease_s):
+def renew_engine(
+    conn: Connection, boot: BootId, *, lease_s: float, requests: int | None = None
+) -> adapters.Held:
+    """Args: requests: that it has not answered yet, by its own count; None where it does not tell.
+
+    Returns the adapters that it is known to serve.
+
+    Raises:
+        NotFound: the engine must register again.
+    """
+    if not fleet.heartbeat(conn, boot=boot, lease_s=lease_s, requests=requests):
         raise NotFound("engine", boot)
     return adapters.held_adapters(conn, boot)
 
@@ -209,6 +223,40 @@ def drain_engine(conn: Connection, boot: BootId, *, force: bool = False) -> tupl
 def retire_engine(conn: Connection, boot: BootId, *, force: bool = False) -> tuple[ConversationId, ...]:
     """As `drain_engine`; what still runs on it has to go elsewhere."""
     return _withdraw(conn, boot, EngineState.GONE, force=force)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Retired:
+    engines: tuple[BootId, ...]
+    conversations: tuple[ConversationId, ...]
+    """That are answered nowhere from here on; none of them without force."""
+
+
+def retire_revision(conn: Connection, revision: RevisionDigest, *, force: bool = False) -> Retired:
+    """All its engines at once. One that registers as it afterwards serves again.
+
+    Raises:
+        NotFound: no such revision is registered.
+        Conflict: an alias or a rollout needs it, or engines serve it as an adapter; also with `force`.
+        EnginePinned: conversations may go on nowhere else.
+    """
+    if fleet.find_descriptor(conn, revision) is None:
+        raise NotFound("revision", revision)
+    needed = sorted(name for name, of in rollout_facts.needed(conn, but="").items() if revision in of)
+    if needed:
+        raise Conflict(
+            f"Alias '{needed[0]}' points at {revision} or is in a rollout from or to it: move it, or end that, first."
+        )
+    serving = fleet.live_engines(conn, {revision})
+    adapted = sorted(f"'{engine.model}' of {engine.boot}" for engine in serving if engine.model is not None)
+    if adapted:
+        raise Conflict(f"{revision} is served as adapter {', '.join(adapted)}: unload it there.")
+    pinned = tuple(rollout_facts.strict_on(conn, revision))
+    if pinned and not force:
+        raise EnginePinned(revision, pinned)
+    for engine in serving:
+        fleet.set_engine_state(conn, boot=engine.boot, state=EngineState.GONE)
+    return Retired(engines=tuple(engine.boot for engine in serving), conversations=pinned)
 
 
 def _withdraw(

@@ -13,15 +13,19 @@ TIMEOUT_S = 120.0
 """The first request may compile."""
 
 
-def ask(http: httpx.Client, address: str) -> Generation:
+def ask(
+    http: httpx.Client, address: str, *, model: str | None = None, timeout_s: float = TIMEOUT_S
+) -> Generation:
     """Reads and leaves no KV: neither of the store nor of the engine's own cache.
+
+    Args: model: the adapter that it is to answer with, by its name; None for the base.
 
     Raises:
         Unavailable: it cannot be reached; worth trying again.
         EngineFailed: it has no answer.
     """
     messages = [{"role": role, "content": content} for role, content in MESSAGES]
-    rendered = _post(http, address + RENDER_PATH, {"messages": messages, "carried": None})
+    rendered = _post(http, address + RENDER_PATH, {"messages": messages, "carried": None}, timeout_s)
     prompt = _ids(rendered, "render")
     body = {
         "token_ids": list(prompt),
@@ -29,8 +33,8 @@ def ask(http: httpx.Client, address: str) -> Generation:
         "return_token_ids": True,
         "stream": False,
         "cache_salt": token_hex(16),
-    }
-    answered = _post(http, address + GENERATE_PATH, body)
+    } | ({} if model is None else {"model": model})
+    answered = _post(http, address + GENERATE_PATH, body, timeout_s)
     try:
         answer = _ids(answered["choices"][0], "answer")
     except (KeyError, IndexError, TypeError) as error:
@@ -40,9 +44,9 @@ def ask(http: httpx.Client, address: str) -> Generation:
     return Generation(prompt=prompt, answer=answer)
 
 
-def _post(http: httpx.Client, url: str, body: dict[str, Any]) -> dict[str, Any]:
+def _post(http: httpx.Client, url: str, body: dict[str, Any], timeout_s: float) -> dict[str, Any]:
     try:
-        answer = http.post(url, json=body, timeout=TIMEOUT_S)
+        answer = http.post(url, json=body, timeout=timeout_s)
     except httpx.TransportError as error:
         raise Unavailable(f"the engine does not answer the canary: {error!r}") from error
     if not answer.is_success:

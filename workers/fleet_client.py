@@ -88,18 +88,27 @@ class FleetClient:
         """Returns the seconds until the registration ends unless a heartbeat comes."""
         return float(self._call("POST", "/admin/engines", registration.to_json())["lease_s"])
 
-    def heartbeat(self, boot: BootId) -> Renewed | None:
-        """None when the API does not know this boot."""
+    def heartbeat(self, boot: BootId, requests: int | None = None) -> Renewed | None:
+        """Args: requests: that it has not answered yet; None where it does not say. None when the API does not know this boot."""
+        told = "" if requests is None else f"?{urlencode({'requests': requests})}"
         try:
-            answer = self._call("POST", f"/admin/engines/{boot}/heartbeat")
+            answer = self._call("POST", f"/admin/engines/{boot}/heartbeat{told}")
         except NotFound:
             return None
         return Renewed(lease_s=float(answer["lease_s"]), adapters=answer.get("adapters"))
 
-    def serve_adapters(self, boot: BootId, adapters: Sequence[Adapter]) -> None:
-        """In the place of what the API took the engine to serve."""
-        body = {"adapters": [adapter.to_json() for adapter in adapters]}
-        self._call("PUT", f"/admin/engines/{boot}/adapters", body)
+    def serve_adapters(
+        self, boot: BootId, adapters: Sequence[Adapter], canaries: Mapping[str, Canary]
+    ) -> dict[str, str]:
+        """In the place of what the API took the engine to serve; `canaries` by name.
+
+        Returns why those get no turns that do not answer as their revisions do, by name.
+        """
+        body: dict[str, Any] = {"adapters": [adapter.to_json() for adapter in adapters]}
+        if canaries:
+            body["canaries"] = {model: canary.to_json() for model, canary in canaries.items()}
+        served = self._call("PUT", f"/admin/engines/{boot}/adapters", body).get("adapters", ())
+        return {one["model"]: str(one["reason"]) for one in served if one.get("reason")}
 
     def drain(self, boot: BootId) -> None:
         """By force: its process ends, whoever is pinned to it."""
@@ -114,6 +123,11 @@ class FleetClient:
 
     def descriptor(self, revision: RevisionDigest) -> Descriptor:
         return Descriptor.from_json(self._call("GET", f"/admin/revisions/{revision}")["descriptor"])
+
+    def retire_revision(self, revision: RevisionDigest, *, force: bool) -> Mapping[str, Any]:
+        """`engines` that are gone, and `conversations` that are answered nowhere any more, if there are some."""
+        query = "?force=true" if force else ""
+        return self._call("POST", f"/admin/revisions/{revision}/retire{query}")
 
     def approve_contract(self, terms: Mapping[str, Any]) -> Contract:
         return Contract.from_json(self._call("POST", "/admin/contracts", terms)["terms"])

@@ -32,6 +32,7 @@ from service.domain.errors import (
 )
 from service.domain.revision import differing_fields
 from workers import canary
+from workers.adapter_canary import AdapterCanaries, Ask
 from workers.checkpoint_check import require_whole
 from workers.child import Child, Program, Watched
 from workers.engine_options import EngineOptions
@@ -51,6 +52,8 @@ QUIET_S = 2.0
 REMIND_S = 10.0
 IDENTITY_WAIT_S = 60.0
 CANARY_WAIT_S = 300.0
+ADAPTER_CANARY_WAIT_S = 5.0
+"""Meanwhile there is no heartbeat; an engine that is so busy is asked again."""
 IDLE_BEFORE_STOP_S = 1.0
 """A turn may have been pinned just before the drain, and its request may still be on its way."""
 
@@ -94,7 +97,13 @@ class Launcher:
             identity = self._measured()
             self._require_expected(identity)
             registration = self._registration(identity, self._canary(identity))
-            membership = Membership(self._fleet, registration, self._adapters(identity))
+            membership = Membership(
+                self._fleet,
+                registration,
+                served=self._adapters(identity),
+                running=self._probe.running,
+                canaries=AdapterCanaries(self._ask_adapter(identity)),
+            )
             try:
                 self._serve(membership)
                 self._drain(membership)
@@ -194,6 +203,20 @@ class Launcher:
         if identity.adapters is None:
             return lambda: None
         return lambda: self._probe.identity().adapters
+
+    def _ask_adapter(self, identity: Identity) -> Ask | None:
+        """How the canary is asked under an adapter, between two heartbeats; None where it is not."""
+        compared = compared_tokens(self._options.canary, identity.descriptor.kv.compute_dtype)
+        if compared is None:
+            return None
+
+        def asked(model: str) -> Canary:
+            generation = canary.ask(
+                self._http, self._options.local_address, model=model, timeout_s=ADAPTER_CANARY_WAIT_S
+            )
+            return Canary(generation=generation, compared=compared)
+
+        return asked
 
     def _wait(self, look: Callable[[], T], what: str, limit_s: float) -> T:
         """Looks until it is not Unavailable; says what it waits for while that takes longer than two seconds."""

@@ -1,13 +1,14 @@
 """One engine's place in the fleet: registered once it serves, renewed while it lives, whatever the API goes through."""
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from service.domain.adapter import Adapter, ServedAdapter
 from service.domain.artifact import BootId
 from service.domain.errors import Conflict, EverturnError, Forbidden, InvalidInput, Unauthenticated
 from service.domain.revision import RevisionDigest
+from workers.adapter_canary import AdapterCanaries
 from workers.fleet_client import FleetClient, Registration
 
 log = logging.getLogger(__name__)
@@ -19,14 +20,26 @@ REMIND_S = 30.0
 
 Served = Callable[[], tuple[Adapter, ...] | None]
 """Asks the engine what it serves now beside its base; None for one that takes no adapters."""
+Running = Callable[[], int | None]
+"""Asks the engine how many requests it has not answered yet; None where it does not say."""
 
 
 class Membership:
     """`keep` never blocks longer than a beat's few requests, and lets no trouble of the API end the engine."""
 
-    def __init__(self, fleet: FleetClient, registration: Registration, served: Served) -> None:
+    def __init__(
+        self,
+        fleet: FleetClient,
+        registration: Registration,
+        *,
+        served: Served,
+        running: Running,
+        canaries: AdapterCanaries,
+    ) -> None:
         self._fleet = fleet
         self._served = served
+        self._running = running
+        self._canaries = canaries
         self._registration = registration
         self._registered = False
         self._was_registered = False
@@ -71,10 +84,10 @@ class Membership:
     def _beat(self) -> float:
         """Returns the seconds until the next one."""
         if self._registered:
-            renewed = self._fleet.heartbeat(self.boot)
+            renewed = self._fleet.heartbeat(self.boot, self._running())
             if renewed is not None:
-                self._tell_adapters(renewed.adapters)
-                return renewed.lease_s / BEATS_PER_LEASE
+                more = self._tell_adapters(renewed.adapters)
+                return 0.0 if more else renewed.lease_s / BEATS_PER_LEASE
             self._registered = False
             if self._draining:
                 return RETRY_S
@@ -85,21 +98,29 @@ class Membership:
         # The next heartbeat says what the API knows of its adapters.
         return lease_s / BEATS_PER_LEASE if self._served() is None else 0.0
 
-    def _tell_adapters(self, known: Mapping[str, RevisionDigest | None] | None) -> None:
-        """Where what the engine serves is not what the API takes it to serve, as after a load or an unload."""
+    def _tell_adapters(self, known: Mapping[str, RevisionDigest | None] | None) -> bool:
+        """Where what the engine serves is not what the API takes it to serve, as after a load or an unload.
+
+        Returns whether there are others, which have not answered the canary yet.
+        """
         served = self._served()
         if served is None:
-            return
+            return False
         if known is None:
             if not self._unheard:
                 log.warning("the API knows of no adapters: upgrade it, or no turn goes to them")
             self._unheard = True
-            return
-        revisions = {a.model: a.revision if isinstance(a, ServedAdapter) else None for a in served}
-        if revisions == dict(known):
-            return
-        self._fleet.serve_adapters(self.boot, served)
-        for adapter in served:
+            return False
+        told = self._canaries.ready(served)
+        wanted = self._canaries.known(told)
+        revisions = {a.model: a.revision if isinstance(a, ServedAdapter) else None for a in wanted}
+        if revisions != dict(known):
+            refused = self._fleet.serve_adapters(self.boot, told, self._canaries.answers(told))
+            self._say(self._canaries.note(told, refused))
+        return len(told) < len(served)
+
+    def _say(self, adapters: Sequence[Adapter]) -> None:
+        for adapter in adapters:
             if isinstance(adapter, ServedAdapter):
                 log.info("adapter '%s' is served as revision %s", adapter.model, adapter.revision)
             else:

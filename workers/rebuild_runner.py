@@ -143,7 +143,10 @@ class _Rebuilding:
     def _pick(self) -> Engine:
         with self._process.database.begin() as conn:
             engine = rebuild_run_flow.pick_rebuild_engine(
-                conn, self._claim.revision, avoid={failed.boot for failed, _ in self._failed}
+                conn,
+                self._claim.revision,
+                rebuild=self._claim.rebuild,
+                avoid={failed.boot for failed, _ in self._failed},
             )
         if engine is None:
             raise RebuildFailed(

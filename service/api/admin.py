@@ -13,7 +13,7 @@ from service import canary_flow, rollout_flow
 from service.api.body import StrictBody, parse, read_object
 from service.api.schemas import Policy
 from service.api.wiring import EngineOrOperator, Operator, ServiceOf
-from service.domain.adapter import parse_adapters
+from service.domain.adapter import Adapter, parse_adapters
 from service.domain.artifact import BootId
 from service.domain.canary import TOKENS, CanaryFailed, Generation
 from service.domain.errors import CanaryDiffers, InvalidInput, NotFound
@@ -61,6 +61,8 @@ class EngineBody(StrictBody):
 
 class AdaptersBody(StrictBody):
     adapters: list[dict[str, Any]]
+    canaries: dict[str, CanaryBody] = Field(default_factory=dict)
+    """By name: what the engine answers under that adapter."""
 
 
 @router.post("/revisions", status_code=201)
@@ -91,6 +93,18 @@ async def read_revision(digest: str, service: ServiceOf, _: EngineOrOperator) ->
     if descriptor is None:
         raise NotFound("revision", revision)
     return {"revision": revision, "descriptor": descriptor.to_json()}
+
+
+@router.post("/revisions/{digest}/retire")
+async def retire_revision(
+    digest: str, service: ServiceOf, _: Operator, *, force: bool = False
+) -> dict[str, Any]:
+    """Takes all its engines out of the fleet."""
+    revision = parse_digest(digest)
+    retired = await service.database.run(
+        lambda conn: rollout_flow.retire_revision(conn, revision, force=force)
+    )
+    return {"revision": revision, "engines": list(retired.engines)} | _affected(retired.conversations)
 
 
 @router.put("/aliases/{name}")
@@ -169,6 +183,10 @@ def _canary_run(body: CanaryBody | None, *, required: bool) -> canary_flow.Run |
                 "canary",
             )
         return None
+    return _run(body)
+
+
+def _run(body: CanaryBody) -> canary_flow.Run:
     generation = Generation(prompt=tuple(body.prompt), answer=tuple(body.answer))
     return canary_flow.Run(generation=generation, compared=body.compared)
 
@@ -204,11 +222,18 @@ async def forget_canary(
 
 
 @router.post("/engines/{boot}/heartbeat")
-async def heartbeat(boot: str, service: ServiceOf, principal: EngineOrOperator) -> dict[str, Any]:
+async def heartbeat(
+    boot: str,
+    service: ServiceOf,
+    principal: EngineOrOperator,
+    *,
+    requests: Annotated[int | None, Query(ge=0, lt=2**31)] = None,
+) -> dict[str, Any]:
+    """`requests`: that the engine has not answered yet, by its own count."""
     lease_s = service.settings.engine_lease_s
 
     def renewed(conn: Connection) -> adapters.Held:
-        held = rollout_flow.renew_engine(conn, BootId(boot), lease_s=lease_s)
+        held = rollout_flow.renew_engine(conn, BootId(boot), lease_s=lease_s, requests=requests)
         _check_own(conn, BootId(boot), principal)
         return held
 
@@ -220,14 +245,21 @@ async def serve_adapters(
     boot: str, request: Request, service: ServiceOf, principal: EngineOrOperator
 ) -> dict[str, Any]:
     body = parse(AdaptersBody, await read_object(request, service.settings.max_body_bytes))
+    """What is answered is how they are served: one that answers its canary otherwise than its revision does gets no turns."""
     told = parse_adapters(body.adapters)
+    runs = {model: _run(canary) for model, canary in body.canaries.items()}
+    required = service.settings.canary_required
 
-    def served(conn: Connection) -> None:
-        rollout_flow.serve_adapters(conn, BootId(boot), told, now=service.clock())
+    def served(conn: Connection) -> tuple[Adapter, ...]:
+        now = service.clock()
+        rollout_flow.check_adapters(conn, BootId(boot), told)
+        judged = canary_flow.judge_adapters(conn, BootId(boot), told, runs, required=required, now=now)
+        rollout_flow.serve_adapters(conn, BootId(boot), judged, now=now)
         _check_own(conn, BootId(boot), principal)
+        return judged
 
-    await service.database.run(served)
-    return {"boot": boot, "adapters": [adapter.to_json() for adapter in told]}
+    judged = await service.database.run(served)
+    return {"boot": boot, "adapters": [adapter.to_json() for adapter in judged]}
 
 
 @router.post("/engines/{boot}/drain")

@@ -4,12 +4,18 @@ from collections.abc import Mapping
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
+from service.domain.plan import RebuildQueue
+from service.store.rebuild_totals import Ended, Labels
+
 TTFT_BUCKETS_S = (0.05, 0.1, 0.25, 0.5, 1, 2, 4, 8, 15, 30, 60, 120)
 
 
 class Metrics:
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
+        self.ended = Ended()
+        """Rebuilds, as they were last counted."""
+        self._shown: dict[Labels, int] = {}
         self.turns = Counter(
             "everturn_turns",
             "Turns that ended, by the plan of their last attempt.",
@@ -68,6 +74,18 @@ class Metrics:
             ["queue", "state"],
             registry=self.registry,
         )
+        self.rebuild_tokens_per_s = Gauge(
+            "everturn_rebuild_tokens_per_second",
+            "That rebuilds prefilled in the last minute; those of a long one are spread over the time that it takes.",
+            ["queue"],
+            registry=self.registry,
+        )
+        self.rebuilds_ended = Counter(
+            "everturn_rebuilds_ended",
+            "Rebuilds that are done, failed or superseded, ever.",
+            ["queue", "state"],
+            registry=self.registry,
+        )
         self.rollout_percent = Gauge(
             "everturn_rollout_percent",
             "Of the alias's conversations, those that its rollout has moved.",
@@ -114,6 +132,16 @@ class Metrics:
             self.oldest_rebuild_s.labels(*labels).set(oldest_s)
         for labels, percent in percents.items():
             self.rollout_percent.labels(*labels).set(percent)
+
+    def show_rebuilds(self, ended: Ended, tokens_per_s: Mapping[str, float]) -> None:
+        """One that an operator has tried again has ended no more, and stays counted: a counter that falls begins anew."""
+        for labels, number in ended.all.items():
+            shown = self._shown.get(labels, 0)
+            self.rebuilds_ended.labels(*labels).inc(max(0, number - shown))
+            self._shown[labels] = max(number, shown)
+        self.ended = ended
+        for queue in RebuildQueue:
+            self.rebuild_tokens_per_s.labels(queue).set(tokens_per_s.get(queue, 0.0))
 
     def exposition(self) -> bytes:
         return generate_latest(self.registry)

@@ -16,7 +16,7 @@ from starlette.responses import JSONResponse, Response
 from service.api.database import ALL_TENANTS
 from service.api.wiring import ServiceOf
 from service.domain.plan import EngineState
-from service.store import fleet, rollout_facts, rollouts, turn_queue
+from service.store import fleet, rebuild_totals, rollout_facts, rollouts, turn_queue
 
 log = getLogger(__name__)
 router = APIRouter()
@@ -48,12 +48,14 @@ async def readyz(service: ServiceOf) -> Response:
 async def metrics(service: ServiceOf) -> Response:
     """Without a database, what this process has counted by itself."""
     try:
-        depths, percents, waiting, recovered = await service.database.run(
+        depths, percents, waiting, recovered, ended, tokens_per_s = await service.database.run(
             lambda conn: (
                 rollout_facts.queue_depths(conn),
                 rollouts.percents(conn),
                 turn_queue.depths(conn),
                 turn_queue.recovered(conn),
+                rebuild_totals.count_on(conn, service.metrics.ended),
+                rebuild_totals.tokens_per_s(conn),
             ),
             reach=ALL_TENANTS,
             within_s=DATABASE_PATIENCE_S,
@@ -63,6 +65,7 @@ async def metrics(service: ServiceOf) -> Response:
     else:
         service.metrics.show_queues(depths, percents)
         service.metrics.show_turns(waiting, recovered)
+        service.metrics.show_rebuilds(ended, tokens_per_s)
     return Response(service.metrics.exposition(), media_type=CONTENT_TYPE_LATEST)
 
 

@@ -214,7 +214,7 @@ def _object(progress: Progress) -> dict[str, Any]:
     left = eta_s(
         standing.rollout,
         facts,
-        Warming(left=warmth.waiting + warmth.running, settled=warmth.total - warmth.waiting - warmth.running),
+        Warming(left=warmth.waiting + warmth.running, settled=progress.lately.done),
     )
     return _standing(standing) | {
         "warm": asdict(warmth),

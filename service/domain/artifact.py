@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from enum import StrEnum
 from hashlib import sha256
 from re import fullmatch
@@ -107,10 +107,13 @@ class Manifest:
         return self.descriptor.digest
 
     def to_bytes(self) -> bytes:
-        document = asdict(self) | {
+        # The descriptor says for itself how it is written, and is as large as all the rest.
+        document = {field.name: getattr(self, field.name) for field in fields(self)} | {
             "format": MANIFEST_FORMAT,
             "revision": self.revision,
             "descriptor": self.descriptor.to_json(),
+            "tensors": [asdict(tensor) for tensor in self.tensors],
+            "blocks": [asdict(block) for block in self.blocks],
         }
         return json.dumps(document, sort_keys=True, separators=(",", ":")).encode()
 

@@ -14,7 +14,7 @@ EverturnError
 │   ├── HeadMoved           the conversation is not at the version that the caller has seen
 │   ├── VersionConflict     the stream moved under an append
 │   ├── EngineRetired       an operator took this engine process out of the fleet
-│   ├── EnginePinned        conversations may go on nowhere else than on this engine
+│   ├── EnginePinned        conversations may go on nowhere else than on this engine, or on this revision
 │   ├── CanaryDiffers       an engine does not answer as the first one of its revision did
 │   ├── FenceLost           another attempt or worker took over
 │   └── RevisionMismatch    an engine is not the revision that was asked of it
@@ -95,7 +95,8 @@ class EngineRetired(Conflict): ...
 
 @dataclass
 class EnginePinned(Conflict):
-    boot: str
+    serving: str
+    """An engine, or a revision with all its engines."""
     conversations: tuple[str, ...]
 
     @property
@@ -105,7 +106,7 @@ class EnginePinned(Conflict):
     def __str__(self) -> str:
         more = ", …" if len(self.conversations) > len(self.shown) else ""
         return (
-            f"{len(self.conversations)} conversations are stay_strict, and {self.boot} is the last ready engine of their "
+            f"{len(self.conversations)} conversations are stay_strict, and nothing else than {self.serving} serves their "
             f"revision: {', '.join(self.shown)}{more}. With force=true it goes, and their turns are refused."
         )
 

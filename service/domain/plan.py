@@ -3,6 +3,7 @@
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from hashlib import sha256
 
 from service.domain.artifact import ArtifactId, BootId
 from service.domain.contract import Contract, ContractId
@@ -42,6 +43,13 @@ class Engine:
     """Attempts that the service has running on it, whatever they ask it for."""
     model: str | None = None
     """What requests call the adapter by that makes this revision of it; None for the engine's base."""
+    requests: int | None = None
+    """That it has not answered yet, whoever sent them, as it told at its last heartbeat; None from one that does not tell."""
+
+    @property
+    def busy(self) -> int:
+        """For work that can wait: by the service's count, or by the engine's own where that is more."""
+        return max(self.load, self.requests or 0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -265,8 +273,18 @@ def _split(asked: _Asked, plan: TurnPlan) -> TurnPlan:
     return replace(plan, prefill=_least_loaded(only), at_hand_tokens=at_hand)
 
 
-def pick_prefill(fleet: Sequence[Engine], revision: RevisionDigest) -> Engine | None:
-    return _least_loaded(e for e in fleet if e.revision == revision and e.role is not EngineRole.DECODE)
+def pick_prefill(fleet: Sequence[Engine], revision: RevisionDigest, *, rebuild: str = "") -> Engine | None:
+    """For a rebuild: the least busy, by the engines' own count too, which knows of other rebuilds.
+
+    Of those that are equally so another for each rebuild: many begin between two heartbeats.
+    """
+    able = (e for e in fleet if e.revision == revision and e.role is not EngineRole.DECODE)
+    ready = (e for e in able if e.state is EngineState.READY)
+
+    def place(engine: Engine) -> bytes:
+        return sha256(f"{rebuild}\0{engine.boot}".encode("utf-8", "surrogatepass")).digest()
+
+    return min(ready, key=lambda e: (e.busy, e.load, place(e), e.model or ""), default=None)
 
 
 def pick_decode(

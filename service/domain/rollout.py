@@ -125,7 +125,7 @@ class Facts:
     warming: int
     """Conversations still to be warmed, or being warmed."""
     least_load: int | None
-    """Attempts on the least loaded engine that can prefill for the target; None where there is none."""
+    """Requests that the least busy engine that can prefill for the target has under way; None where there is none."""
     troubles: Troubles
     strict: int
     """Conversations that are `stay_strict` on the source."""
@@ -172,7 +172,7 @@ def check_strategy(strategy: Strategy) -> None:
         raise InvalidInput("'warm_tokens_per_s' must be at least 1, or left out.", "warm_tokens_per_s")
     limits = strategy.limits
     if strategy.max_engine_load is not None and strategy.max_engine_load < 0:
-        raise InvalidInput("'max_engine_load' must be at least 0 attempts, or left out.", "max_engine_load")
+        raise InvalidInput("'max_engine_load' must be at least 0 requests, or left out.", "max_engine_load")
     counts = (limits.refusals, limits.failed_attempts, limits.failed_rebuilds, limits.failed_canaries)
     if min(counts) < 0:
         raise InvalidInput("The limits at which a rollout pauses must not be negative.", "limits")
@@ -271,7 +271,7 @@ def held_back(rollout: Rollout, facts: Facts) -> str | None:
     most = rollout.strategy.max_engine_load
     if most is None or facts.least_load is None or facts.least_load <= most:
         return None
-    return f"the least loaded engine of {rollout.target} runs {facts.least_load} attempts, more than {most}"
+    return f"the least busy engine of {rollout.target} has {facts.least_load} requests under way, more than {most}"
 
 
 def passed_limit(strategy: Strategy, troubles: Troubles) -> str | None:

@@ -11,7 +11,7 @@ class Warming:
     left: int
     """Conversations."""
     settled: int
-    """Those that are warmed, or turned out to need none."""
+    """Those that were warmed since it began to warm, or was resumed."""
 
 
 def eta_s(rollout: Rollout, facts: Facts, warming: Warming) -> float | None:

@@ -170,12 +170,12 @@ def find_base(conn: Connection, boot: BootId) -> Descriptor | None:
     return None if found is None else Descriptor.from_json(found)
 
 
-def heartbeat(conn: Connection, *, boot: BootId, lease_s: float) -> bool:
-    """False for a boot that is unknown or gone: it must register."""
+def heartbeat(conn: Connection, *, boot: BootId, lease_s: float, requests: int | None = None) -> bool:
+    """Args: requests: that it has not answered yet, by its own count. False for a boot that is unknown or gone: it must register."""
     query = (
         update(engines)
         .where(engines.c.boot == boot, engines.c.state != EngineState.GONE)
-        .values(lease_expires_at=lease_end(lease_s))
+        .values(lease_expires_at=lease_end(lease_s), requests=requests)
     )
     return conn.execute(query).rowcount == 1
 
@@ -251,6 +251,7 @@ def _all_engines(*, adapters: bool) -> Select[*tuple[object, ...]]:
             engines.c.address,
             engines.c.role,
             state.label("state"),
+            engines.c.requests,
             func.coalesce(LOAD.c.attempts, 0).label("load"),
         )
         .join_from(engines, served, served.c.boot == engines.c.boot)
@@ -277,6 +278,7 @@ def _engines(rows: Iterable[Row[*tuple[Any, ...]]]) -> list[Engine]:
             role=EngineRole(row.role),
             state=EngineState(row.state),
             load=row.load,
+            requests=row.requests,
         )
         for row in rows
     ]

@@ -126,7 +126,9 @@ def enqueue(
                     f"Attempt {attempt} of turn {turn} is being rebuilt already."
                 ) from error
             case str(name) if name == ONE_SHARED_REBUILD:
-                raise _rebuilt_already(conversation, revision) from error
+                raise VersionConflict(
+                    f"Conversation {conversation} is being rebuilt under {revision} already."
+                ) from error
             case _:
                 raise
 
@@ -334,10 +336,6 @@ def claim_of(row: Row[Any]) -> Claim:
 def refused(refusal: Refusal | None) -> dict[str, Any]:
     """What an earlier chunk was refused stays known."""
     return {} if refusal is None else {"refusal": to_document(refusal)}
-
-
-def _rebuilt_already(conversation: ConversationId, revision: RevisionDigest) -> VersionConflict:
-    return VersionConflict(f"Conversation {conversation} is being rebuilt under {revision} already.")
 
 
 def _active() -> ColumnElement[bool]:

@@ -96,6 +96,24 @@ WARMED = text("""
 """)
 
 
+LATELY = text("""
+    SELECT
+        coalesce(sum(w.tokens) FILTER (WHERE r.created_at >= began.at), 0)::bigint AS tokens_asked,
+        count(*) FILTER (WHERE r.state = 'done' AND r.finished_at >= began.at) AS done
+    FROM rollout_warmups AS w JOIN rebuilds AS r USING (rebuild_id)
+    CROSS JOIN (SELECT now() - make_interval(secs => :seconds) AS at) AS began
+    WHERE w.rollout_id = :rollout
+""")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lately:
+    """Of the conversations that a rollout warms, since it began to, or was resumed."""
+
+    tokens_asked: int
+    done: int
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Warmth:
     """Of the conversations that a rollout warms."""
@@ -137,6 +155,12 @@ def choose_warmups(conn: Connection, rollout: RolloutId, alias: str, warm: int) 
 
 def warmth(conn: Connection, rollout: RolloutId) -> Warmth:
     return Warmth(**conn.execute(WARMED, {"rollout": rollout}).mappings().one())
+
+
+def lately(conn: Connection, rollout: RolloutId, *, seconds: float) -> Lately:
+    """Args: seconds: for so long it has been at it; the database's clock need not be that of who moves it."""
+    given = {"rollout": rollout, "seconds": max(0.0, seconds)}
+    return Lately(**conn.execute(LATELY, given).mappings().one())
 
 
 def next_warmups(conn: Connection, rollout: RolloutId, limit: int) -> list[Candidate]:

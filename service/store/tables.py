@@ -201,9 +201,11 @@ engines = Table(
     Column("lease_expires_at", TIMESTAMP, nullable=False),
     Column("registered_at", TIMESTAMP, nullable=False, server_default=NOW),
     Column("registered_by", Text),
+    Column("requests", BigInteger),
     CheckConstraint("boot <> ''", name="ck_engines_boot"),
     CheckConstraint("role in ('both', 'prefill', 'decode')", name="ck_engines_role"),
     CheckConstraint("state in ('ready', 'draining', 'gone')", name="ck_engines_state"),
+    CheckConstraint("requests >= 0", name="ck_engines_requests"),
 )
 
 engine_adapters = Table(
@@ -356,6 +358,7 @@ rebuilds = Table(
         unique=True,
         postgresql_where=text("state in ('queued', 'running')"),
     ),
+    Index("ix_rebuilds_ended", "finished_at", postgresql_where=text("finished_at is not null")),
     Index("ix_rebuilds_partials", "tenant_id", "conversation_id", postgresql_where=text("partials <> '{}'")),
     Index(
         ONE_ACTIVE_REBUILD,

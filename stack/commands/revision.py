@@ -1,4 +1,4 @@
-"""`everturn revision show | diff | verify`: what a revision is made of, and whether files or another revision are the same."""
+"""`everturn revision show | diff | verify | retire`: what a revision is made of, whether files or another are the same, and its end."""
 
 import argparse
 import json
@@ -42,6 +42,13 @@ def add(commands: Commands) -> None:
     verify.add_argument("path", type=Path, metavar="PATH", help="checkpoint folder")
     verify.add_argument("digest", metavar="DIGEST")
     verify.set_defaults(run=_verify)
+    retire = actions.add_parser("retire", help="take all its engines out of the fleet")
+    retire.add_argument("digest", metavar="DIGEST")
+    retire.add_argument(
+        "--force", action="store_true", help="also where conversations are stay_strict on it; lists them"
+    )
+    operator_api.add_arguments(retire)
+    retire.set_defaults(run=_retire)
     for parser in (show, diff, verify):
         parser.add_argument(
             "--paranoid",
@@ -72,6 +79,19 @@ def _diff(given: argparse.Namespace) -> int:
 def _verify(given: argparse.Namespace) -> int:
     registered = _registered(given.digest, given)
     return _compare(_checkpoint(given.path, given), registered)
+
+
+def _retire(given: argparse.Namespace) -> int:
+    digest = parse_digest(given.digest, "DIGEST")
+    with httpx.Client(trust_env=False) as http:
+        retired = operator_api.fleet_client(given, http).retire_revision(digest, force=given.force)
+    for engine in retired["engines"]:
+        print(f"{engine} is gone")
+    for conversation in retired.get("conversations", ()):
+        print(f"{conversation} is stay_strict, and gets no answer")
+    if not retired["engines"]:
+        print(f"no engine serves {digest}")
+    return 0
 
 
 def _compare(ours: Known, theirs: Known) -> int:

@@ -71,7 +71,7 @@ def _describe_start(start: argparse.ArgumentParser) -> None:
         "--max-engine-load",
         type=int,
         metavar="N",
-        help="warm nothing while all engines of TO run more than N attempts",
+        help="warm nothing while all engines of TO have more than N requests under way",
     )
     for what, most in (
         ("refusals", 5),

@@ -178,6 +178,23 @@ def test_a_heartbeat_keeps_an_engine_and_an_unknown_boot_must_register(stack: St
     assert stack.admin.post(f"/admin/engines/{BOOT}/heartbeat").status_code == 404
 
 
+def test_a_heartbeat_tells_how_busy_the_engine_finds_itself(stack: Stack) -> None:
+    stack.admin.post("/admin/engines", json=engine_body())
+    path = f"/admin/engines/{BOOT}/heartbeat"
+
+    def listed() -> int | None:
+        found: int | None = stack.admin.get("/admin/engines").json()["data"][0]["requests"]
+        return found
+
+    assert listed() is None
+    assert stack.admin.post(path, params={"requests": 3}).status_code == 200
+    assert listed() == 3
+    assert stack.admin.post(path, params={"requests": -1}).status_code == 400
+    assert listed() == 3
+    assert stack.admin.post(path).status_code == 200, "as a launcher of the version before sends it"
+    assert listed() is None
+
+
 def test_draining_an_unknown_engine_is_not_found(shared_stack: Stack) -> None:
     assert shared_stack.admin.post(f"/admin/engines/{BOOT}/drain").status_code == 404
     assert shared_stack.admin.delete(f"/admin/engines/{BOOT}").status_code == 404

@@ -64,6 +64,7 @@ def test_f5_kv_refused_for_what_it_is_is_never_offered_again(stack: Stack) -> No
 
 
 def test_an_aborted_attempt_is_never_accepted(stack: Stack) -> None:
+    """Case C7, `abort`."""
     one = stack.start_engine("a", alias=True)
     two = stack.start_engine("a")
     one.faults.abort = two.faults.abort = 1
@@ -158,6 +159,7 @@ def test_an_answer_without_evidence_is_not_accepted(database: str) -> None:
 
 
 def test_a_late_attempt_is_fenced_off(stack: Stack) -> None:
+    """Case C3."""
     engine = stack.start_engine("a", alias=True)
     engine.faults.hold_after = 2
     conversation = stack.conversation()

@@ -13,6 +13,7 @@ def turns_of(stack: Stack, conversation: str) -> int:
 
 
 def test_a_finished_request_is_answered_again_and_not_done_again(stack: Stack) -> None:
+    """Case C2, done."""
     engine = stack.start_engine("a", alias=True)
     conversation = stack.conversation()
     first = stack.ask("hello", conversation=conversation, headers=KEY)
@@ -22,6 +23,7 @@ def test_a_finished_request_is_answered_again_and_not_done_again(stack: Stack) -
 
 
 def test_a_running_request_is_joined(stack: Stack) -> None:
+    """Case C2, running."""
     engine = stack.start_engine("a", alias=True)
     engine.faults.hold_after = 2
     conversation = stack.conversation()
@@ -35,6 +37,7 @@ def test_a_running_request_is_joined(stack: Stack) -> None:
 
 
 def test_eight_at_once_without_a_conversation_make_one_turn(stack: Stack) -> None:
+    """Case C2, pending."""
     engine = stack.start_engine("a", alias=True)
     with ThreadPoolExecutor(8) as pool:
         answers = list(pool.map(lambda _: stack.ask("hello", headers=KEY), range(8)))
@@ -43,6 +46,7 @@ def test_eight_at_once_without_a_conversation_make_one_turn(stack: Stack) -> Non
 
 
 def test_another_body_under_the_same_key_is_refused(stack: Stack) -> None:
+    """Case C2, another body."""
     stack.start_engine("a", alias=True)
     stack.ask("hello", headers=KEY)
     answer = stack.post(input="something else", headers=KEY)
@@ -58,6 +62,7 @@ def test_the_same_body_in_another_order_is_the_same_request(stack: Stack) -> Non
 
 
 def test_equal_text_without_a_key_is_another_turn(stack: Stack) -> None:
+    """Case C2, without a key."""
     stack.start_engine("a", alias=True)
     conversation = stack.conversation()
     first = stack.ask("hello", conversation=conversation)
@@ -74,6 +79,7 @@ def test_another_tenants_same_key_is_another_request(stack: Stack) -> None:
 
 
 def test_a_failed_turn_is_answered_with_its_failure_again(database: str) -> None:
+    """Case C2, failed."""
     with running_stack(database, turn_wait_s=0) as stack:
         stack.retire(stack.start_engine("a", alias=True))
         first = stack.post(input="hello", headers=KEY)

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from service.domain.artifact import ArtifactId
+from service.domain.plan import RebuildQueue
 from service.store import rebuild_progress, rebuilds
 from tests.api.rolling import advance, look, start
 from tests.api.stack import Stack, eventually, running_stack, sse
@@ -113,6 +114,34 @@ def test_a_cancelled_warm_up_is_no_failure_and_can_be_tried_again(stack: Stack) 
     stack.admin.post(f"/admin/rollouts/{rollout}/abort", json={})
     late = stack.admin.post(f"/admin/rebuilds/{rebuild}/retry")
     assert (late.status_code, "is aborted" in late.text) == (409, True)
+
+
+def test_what_became_of_rebuilds_and_how_quick_they_are_is_counted(stack: Stack) -> None:
+    def shown(name: str, queue: str, state: str = "") -> float | None:
+        labels = f'queue="{queue}"' + (f',state="{state}"' if state else "")
+        lines = stack.http.get("/metrics").text.splitlines()
+        found = [line.split()[-1] for line in lines if line.startswith(f"everturn_{name}{{{labels}}}")]
+        return float(found[0]) if found else None
+
+    ended, rate = "rebuilds_ended_total", "rebuild_tokens_per_second"
+    rollout, rebuild = warming(stack)
+    assert (shown(rate, "background"), shown(rate, "interactive")) == (0.0, 0.0)
+    assert shown(ended, "background", "superseded") is None
+    assert stack.admin.post(f"/admin/rebuilds/{rebuild}/cancel", json={}).status_code == 200
+    assert shown(ended, "background", "superseded") == 1.0
+    assert stack.admin.post(f"/admin/rebuilds/{rebuild}/retry").status_code == 200
+    assert shown(ended, "background", "superseded") == 1.0, "it does not fall"
+    with stack.database.begin() as conn:
+        claim = rebuilds.claim(conn, rebuild=rebuild, owner="worker", lease_s=60)
+        assert claim is not None
+        rebuilds.fail(conn, rebuild=rebuild, fence=claim.fence, reason="no engine")
+    assert (shown(ended, "background", "failed"), shown(ended, "background", "superseded")) == (1.0, 1.0)
+    stack.bell.unheard = False
+    assert stack.admin.post(f"/admin/rebuilds/{rebuild}/retry").status_code == 200
+    stack.bell.ring(rebuild, RebuildQueue.BACKGROUND)
+    eventually(lambda: listed(stack, rollout=rollout, state="done"))
+    assert shown(ended, "background", "done") == 1.0
+    assert (shown(rate, "background") or 0.0) > 0
 
 
 def test_an_unknown_rebuild_is_not_found(stack: Stack) -> None:

@@ -215,6 +215,30 @@ def test_r4_an_engine_with_strict_conversations_is_retired_by_force_and_with_the
     assert (forced.status_code, forced.json()["conversations"]) == (200, sorted(chats))
 
 
+def test_r4_a_revision_with_strict_conversations_is_retired_by_force_and_with_their_names(
+    stack: Stack,
+) -> None:
+    """Case R4, of a revision."""
+    old, new = fleet_of_two(stack)
+    chat = stack.conversation(on_upgrade="stay_strict")
+    stack.ask("one", conversation=chat)
+    stack.move_alias(new)
+    path = f"/admin/revisions/{old.revision}/retire"
+    refused = stack.admin.post(path)
+    assert (refused.status_code, refused.json()["error"]["conversations"]) == (409, [chat])
+    forced = stack.admin.post(path, params={"force": "true"})
+    assert forced.json() == {
+        "revision": old.revision,
+        "engines": [old.boot],
+        "conversations": [chat],
+        "conversations_count": 1,
+    }
+    refused_turn = stack.post(input="two", conversation=chat)
+    assert refused_turn.status_code == 503
+    assert "stay_strict" in refused_turn.json()["error"]["message"]
+    assert stack.admin.post(f"/admin/revisions/{new.revision}/retire").status_code == 409
+
+
 def test_a_rollout_is_followed_to_its_end_and_taken_up_again(stack: Stack) -> None:
     _, new = fleet_of_two(stack)
     rollout = start(stack, new.revision, reason="better", by="ada")

@@ -1,3 +1,4 @@
+from collections import Counter
 from typing import Any
 
 import pytest
@@ -147,6 +148,27 @@ def test_a_prefill_engine_of_another_revision_is_never_picked() -> None:
     assert pick_prefill((engine(OLD),), NEW) is None
     assert pick_prefill((engine(NEW, role=EngineRole.DECODE),), NEW) is None
     assert pick_prefill((engine(NEW, role=EngineRole.PREFILL),), NEW) is not None
+
+
+def test_a_rebuild_goes_to_the_engine_that_is_least_busy_by_either_count() -> None:
+    """Other rebuilds are no attempts: only the engine itself knows of them."""
+    attempts, rebuilds = engine(NEW, "boot_0", load=2, requests=2), engine(NEW, "boot_1", requests=3)
+    idle, silent = engine(NEW, "boot_2", requests=0, load=1), engine(NEW, "boot_3")
+    for fleet, expected in (
+        ((attempts, rebuilds), attempts),
+        ((attempts, rebuilds, idle), idle),
+        ((idle, silent), silent),
+        ((idle, engine(NEW, "boot_4", load=1, requests=9)), idle),
+    ):
+        assert pick_prefill(fleet, NEW) is expected
+
+
+def test_rebuilds_that_begin_together_are_spread_over_engines_that_are_equally_busy() -> None:
+    fleet = [engine(NEW, f"boot_{number}") for number in range(4)]
+    chosen = Counter(pick_prefill(fleet, NEW, rebuild=f"rb_{number}") for number in range(400))
+    assert len(chosen) == 4
+    assert min(chosen.values()) > 60
+    assert pick_prefill(fleet, NEW, rebuild="rb_1") is pick_prefill(fleet[::-1], NEW, rebuild="rb_1")
 
 
 BASE, LEGAL, STYLE = (

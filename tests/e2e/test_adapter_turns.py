@@ -43,6 +43,13 @@ class Served:
         [engine] = live(self.stack)
         return {adapter["model"]: adapter for adapter in engine["adapters"]}
 
+    def golden(self, model: str | None) -> dict[str, Any]:
+        """What engines of that revision must answer from here on."""
+        found: dict[str, Any] = self.stack.admin.get(
+            f"/admin/revisions/{self.revision(model)}/canary"
+        ).json()["recorded"]
+        return found
+
     def revision(self, model: str | None) -> str:
         return self.base if model is None else str(self.adapters()[model]["revision"])
 
@@ -176,6 +183,11 @@ def test_turns_move_from_base_to_adapter_to_adapter_and_back(served: Served) -> 
     stack.point(served.base)
     chat = Chat(served=served, id=stack.conversation())
 
+    # Each has answered the canary, and otherwise than the other
+    assert served.golden("style")["boot"] == served.golden(None)["boot"] == served.boot
+    assert served.golden("style")["prompt"] == served.golden(None)["prompt"]
+    assert served.golden("style")["answer"] != served.golden(None)["answer"]
+
     # On the base, and its twin: the same revision reads its own KV
     first = chat.say(FIRST * 2)
     assert served.output(first) == served.cold(first, None)
@@ -200,6 +212,7 @@ def test_turns_move_from_base_to_adapter_to_adapter_and_back(served: Served) -> 
     assert served.load("style-2", path).status_code == 200
     until(lambda: "style-2" in served.adapters(), "the adapter loaded at run time was never told")
     assert len({served.base, served.revision("style"), served.revision("style-2")}) == 3
+    assert served.golden("style-2")["boot"] == served.boot
     descriptor = stack.admin.get(f"/admin/revisions/{served.revision('style-2')}").json()["descriptor"]
     assert descriptor["kv"]["adapter"] == take_copy(path, served.folder / "copies").name
 

@@ -48,6 +48,7 @@ def ended_well(waiting: Waiting) -> None:
 
 
 def test_the_pool_process_is_killed(begun: Waiting, prefiller: PrefillEngine) -> None:
+    """Case Q2."""
     os.kill(claimer(begun), signal.SIGKILL)
     prefiller.go.set()
     until(begun.ended, "the rebuild ends", PICKED_UP_S)
@@ -68,6 +69,7 @@ def test_the_whole_worker_is_killed(
 def test_the_broker_forgets_everything(
     store: Engine, prefiller: PrefillEngine, broker: EmbeddedValkey, worker: CeleryWorker
 ) -> None:
+    """Case Q2, the broker emptied."""
     waiting = make_waiting(store)
     with client_of(broker.url()) as client:
         client.flushall()
@@ -89,6 +91,7 @@ def test_the_broker_forgets_everything_and_the_worker_dies(
 def test_the_broker_is_away_when_it_should_ring(
     store: Engine, prefiller: PrefillEngine, broker: EmbeddedValkey, worker: CeleryWorker
 ) -> None:
+    """Case Q2, the broker restarted."""
     url = broker.url()
     broker.stop()
     waiting = make_waiting(store)

@@ -13,7 +13,7 @@ from service.rollout_advance_flow import IN_FLIGHT
 from service.store import rebuilds, rollout_facts
 from service.store.rebuilds import RebuildState
 from tests.engines.simulated import descriptor
-from tests.flows.fleet import ACME, NOW, Running, accept, pin
+from tests.flows.fleet import ACME, NOW, Running, accept, add_engine, pin
 from tests.flows.rollouts import Scene, scene
 
 OLD = BootId("boot_a")
@@ -44,6 +44,16 @@ def test_only_so_many_rebuilds_are_asked_for_at_once(at: Scene) -> None:
     assert at.step(rollout) == []
     at.rebuilt(rung[0], "kv_" + "0" * 32)
     assert len(at.step(rollout)) == 1
+
+
+def test_the_more_engines_can_rebuild_the_more_is_asked_for_at_once(at: Scene) -> None:
+    for _ in range(2 * IN_FLIGHT + 1):
+        at.chat()
+    add_engine(at.conn, "b", "boot_c")
+    add_engine(at.conn, "b", "boot_d", role=EngineRole.DECODE)
+    rollout = at.start(warm=100)
+    at.step(rollout)
+    assert len(at.step(rollout)) == 2 * IN_FLIGHT
 
 
 def test_who_is_on_the_target_already_is_not_warmed(at: Scene) -> None:

@@ -6,6 +6,7 @@ import pytest
 from sqlalchemy import Connection, text
 
 from service import rebuild_run_flow, rollout_command_flow, rollout_flow, shift_flow, turn_flow
+from service.domain.adapter import ServedAdapter, effective
 from service.domain.artifact import BootId, RefusalReason
 from service.domain.errors import Conflict, EnginePinned, InvalidInput, NotFound
 from service.domain.events import (
@@ -24,6 +25,7 @@ from service.domain.rollout_events import Drain, RolloutId, RolloutState, Share
 from service.store import artifacts, event_store, fleet, rebuilds, rollout_facts
 from service.store.rebuilds import RebuildState
 from service.turn_flow import NotPinned
+from tests.engines.simulated import descriptor
 from tests.flows.fleet import (
     ACME,
     NOW,
@@ -240,6 +242,41 @@ def test_warming_keeps_to_its_pace(at: Scene) -> None:
     assert len(at.step(rollout, later_s=100)) == 1
 
 
+def test_a_resumed_rollout_warms_on_at_its_pace_and_waits_for_nothing_of_before(at: Scene) -> None:
+    for _ in range(3):
+        at.chat()
+    rollout = at.start(warm=3, pace=1)
+    at.step(rollout)
+    assert len(at.step(rollout)) == 1
+    rollout_command_flow.pause(at.conn, rollout, by="ada", reason="lunch", now=at.now)
+    at.conn.execute(text("UPDATE rebuilds SET created_at = created_at - interval '1 hour'"))
+    at.seconds += 3600
+    rollout_command_flow.resume(at.conn, rollout, by="ada", reason="done", now=at.now)
+    assert len(at.step(rollout)) == 1
+    assert at.step(rollout, later_s=30) == []
+    assert len(at.step(rollout, later_s=100)) == 1
+
+
+def test_what_was_warmed_lately_is_what_ended_since_it_began_or_was_resumed(at: Scene) -> None:
+    for _ in range(2):
+        at.chat()
+    rollout = at.start(warm=2)
+    at.step(rollout)
+    first, second = at.step(rollout)
+    at.rebuilt(first, "kv_" + "1" * 32)
+    asked = rollout_facts.lately(at.conn, rollout, seconds=60)
+    assert (asked.done, asked.tokens_asked > 0) == (1, True)
+    at.conn.execute(
+        text(
+            "UPDATE rebuilds SET created_at = created_at - interval '1 hour', finished_at = finished_at - interval '1 hour'"
+        )
+    )
+    at.rebuilt(second, "kv_" + "2" * 32)
+    lately = rollout_facts.lately(at.conn, rollout, seconds=60)
+    assert (lately.done, lately.tokens_asked) == (1, 0)
+    assert rollout_facts.lately(at.conn, rollout, seconds=7200).done == 2
+
+
 def test_warming_is_held_back_while_the_target_s_engines_are_busy_and_says_so(at: Scene) -> None:
     for _ in range(2):
         at.chat()
@@ -251,7 +288,7 @@ def test_warming_is_held_back_while_the_target_s_engines_are_busy_and_says_so(at
     assert at.step(held) == []
     assert at.at(held).waiting == (
         "2 conversations are still to be warmed; held back: "
-        f"the least loaded engine of {at.new} runs 1 attempts, more than 0"
+        f"the least busy engine of {at.new} has 1 requests under way, more than 0"
     )
     turn_flow.complete_turn(
         at.conn,
@@ -262,6 +299,17 @@ def test_warming_is_held_back_while_the_target_s_engines_are_busy_and_says_so(at
         now=NOW,
     )
     assert len(at.step(held)) == 2
+
+
+def test_warming_is_held_back_by_what_the_engine_itself_counts_whoever_asked_it(at: Scene) -> None:
+    at.chat()
+    fleet.heartbeat(at.conn, boot=BootId("boot_b"), lease_s=60, requests=3)
+    held = at.start(warm=1, most_load=2)
+    at.step(held)
+    assert at.step(held) == []
+    assert str(at.at(held).waiting).endswith("has 3 requests under way, more than 2")
+    fleet.heartbeat(at.conn, boot=BootId("boot_b"), lease_s=60, requests=2)
+    assert len(at.step(held)) == 1
 
 
 def test_warming_goes_on_up_to_the_load_that_was_given(at: Scene) -> None:
@@ -514,3 +562,49 @@ def test_r4_who_is_no_longer_strict_or_deleted_holds_nothing(at: Scene) -> None:
     chat = at.chat(OnUpgrade.STAY_STRICT)
     pin(at.conn, at.asked(chat, OnUpgrade.REPLAY))
     assert rollout_flow.retire_engine(at.conn, OLD) == ()
+
+
+def test_r4_a_revision_goes_with_all_its_engines_or_by_force_with_the_list_of_who_is_strict_on_it(
+    at: Scene,
+) -> None:
+    """Case R4, of a revision."""
+    strict, _ = at.chat(OnUpgrade.STAY_STRICT), at.chat()
+    add_engine(at.conn, "a", "boot_c")
+    rollout_flow.move_alias(
+        at.conn, alias="production", revision=at.new, on_upgrade=None, by="ada", now=at.now
+    )
+    with pytest.raises(EnginePinned, match=f"nothing else than {at.old} serves") as refused:
+        rollout_flow.retire_revision(at.conn, at.old)
+    assert refused.value.conversations == (strict.conversation,)
+    assert at.states() == {OLD: "ready", NEW: "ready", "boot_c": "ready"}
+    retired = rollout_flow.retire_revision(at.conn, at.old, force=True)
+    assert (retired.engines, retired.conversations) == ((OLD, BootId("boot_c")), (strict.conversation,))
+    assert at.states() == {OLD: "gone", NEW: "ready", "boot_c": "gone"}
+
+
+def test_r4_a_revision_that_nobody_is_strict_on_goes_and_again_changes_nothing(at: Scene) -> None:
+    at.chat()
+    rollout_flow.move_alias(
+        at.conn, alias="production", revision=at.new, on_upgrade=None, by="ada", now=at.now
+    )
+    assert rollout_flow.retire_revision(at.conn, at.old).engines == (OLD,)
+    assert rollout_flow.retire_revision(at.conn, at.old).engines == ()
+
+
+def test_a_revision_that_an_alias_or_a_rollout_needs_is_not_retired_by_force_either(at: Scene) -> None:
+    with pytest.raises(Conflict, match="Alias 'production' points at"):
+        rollout_flow.retire_revision(at.conn, at.old, force=True)
+    at.start()
+    with pytest.raises(Conflict, match="or is in a rollout from or to it"):
+        rollout_flow.retire_revision(at.conn, at.new, force=True)
+    with pytest.raises(NotFound):
+        rollout_flow.retire_revision(at.conn, RevisionDigest("rev_" + "0" * 64))
+
+
+def test_a_revision_of_an_adapter_is_unloaded_and_its_engine_stays(at: Scene) -> None:
+    legal = effective(descriptor("b"), "a" * 64).digest
+    told = ServedAdapter(model="legal", adapter="a" * 64, revision=legal)
+    rollout_flow.serve_adapters(at.conn, NEW, [told], now=NOW)
+    with pytest.raises(Conflict, match="served as adapter 'legal' of boot_b: unload it"):
+        rollout_flow.retire_revision(at.conn, legal, force=True)
+    assert at.states()[NEW] == "ready"

@@ -179,6 +179,7 @@ def test_a_turn_is_completed_once(conn: Connection) -> None:
 
 
 def test_an_older_attempt_is_fenced_off_by_a_newer_one(conn: Connection) -> None:
+    """Case C3."""
     running = answered(conn)
     first = pin(conn, running)
     turn_flow.fail_attempt(

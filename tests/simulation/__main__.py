@@ -6,11 +6,16 @@ import json
 import sys
 import time
 from collections import Counter
+from collections.abc import Iterator
+from contextlib import ExitStack
+from dataclasses import replace
+from multiprocessing import get_context
 
 from tests.simulation.run import Verdict, run_seed
 from tests.simulation.substitution import simulated
 
 SAY_EVERY_S = 5.0
+SEEDS_AT_A_TIME = 20
 
 
 def main() -> int:
@@ -19,20 +24,20 @@ def main() -> int:
     parser.add_argument("--trace", action="store_true", help="print all that happens")
     parser.add_argument("--seeds", type=int, default=1000, help="how many, from --first on")
     parser.add_argument("--first", type=int, default=1)
+    parser.add_argument(
+        "--jobs", type=int, default=1, help="processes side by side; each seed is the same in any"
+    )
     given = parser.parse_args()
-    seeds = range(given.first, given.first + given.seeds) if given.seed is None else [given.seed]
-    with simulated():
-        return report(seeds, trace=given.trace)
+    if given.seed is not None:
+        return report([given.seed], trace=given.trace)
+    return report(range(given.first, given.first + given.seeds), jobs=given.jobs, trace=given.trace)
 
 
-def report(seeds: "range | list[int]", *, trace: bool) -> int:
+def report(seeds: "range | list[int]", *, jobs: int = 1, trace: bool = False) -> int:
     began = said = time.perf_counter()
     happened, plans, failing = Counter[str](), Counter[str](), list[int]()
     answered = failed = commits = 0
-    for number, seed in enumerate(seeds, 1):
-        faulthandler.dump_traceback_later(30, exit=True)
-        verdict = run_seed(seed, trace=_print if trace else None)
-        faulthandler.cancel_dump_traceback_later()
+    for number, verdict in enumerate(_verdicts(seeds, jobs, trace=trace), 1):
         happened += verdict.happened
         plans += verdict.plans
         answered, failed, commits = (
@@ -41,7 +46,7 @@ def report(seeds: "range | list[int]", *, trace: bool) -> int:
             commits + verdict.commits,
         )
         if verdict.violations:
-            failing.append(seed)
+            failing.append(verdict.seed)
             show(verdict)
         if time.perf_counter() - said > SAY_EVERY_S:
             said = time.perf_counter()
@@ -61,6 +66,36 @@ def report(seeds: "range | list[int]", *, trace: bool) -> int:
     }
     _print(json.dumps(found))
     return 1 if failing else 0
+
+
+def _verdicts(seeds: "range | list[int]", jobs: int, *, trace: bool) -> Iterator[Verdict]:
+    if jobs == 1:
+        with simulated():
+            for seed in seeds:
+                yield _run(seed, trace=trace)
+        return
+    with get_context("fork").Pool(jobs, initializer=_begin) as pool:
+        yield from pool.imap(_alone, seeds, chunksize=SEEDS_AT_A_TIME)
+
+
+_kept = ExitStack()
+
+
+def _begin() -> None:
+    """In the life of this process there is nothing but simulations."""
+    _kept.enter_context(simulated())
+
+
+def _alone(seed: int) -> Verdict:
+    return replace(_run(seed, trace=False), met=frozenset(), crashed=frozenset())
+
+
+def _run(seed: int, *, trace: bool) -> Verdict:
+    """One that hangs ends the process, and says where."""
+    faulthandler.dump_traceback_later(30, exit=True)
+    verdict = run_seed(seed, trace=_print if trace else None)
+    faulthandler.cancel_dump_traceback_later()
+    return verdict
 
 
 def show(verdict: Verdict) -> None:

@@ -55,6 +55,8 @@ class Client:
         self._number = number
         self.exchanges: list[Exchange] = []
         self.conversation: ConversationId | None = None
+        self.asked_for: Terms | None = None
+        """Of each turn; None for what chance gives."""
 
     async def talk(self) -> None:
         scenario, random = self._world.scenario, self._world.random
@@ -80,6 +82,8 @@ class Client:
 
     def _terms(self) -> Terms:
         random, scenario = self._world.random, self._world.scenario
+        if self.asked_for is not None:
+            return self.asked_for
         if random.random() >= scenario.terms:
             return USUAL
         return random.choice(

@@ -1,59 +1,18 @@
-"""Virtual time: an event loop that never waits, and what the product's modules find in the place of clock, threads and ids."""
+"""What the product's modules find in the place of clock, threads and ids: those of the loop that runs."""
 
 import asyncio
 import threading
 import time
-from asyncio import events, futures
 from collections.abc import Callable, Coroutine
 from datetime import UTC, datetime, timedelta
-from random import Random
 from typing import Any, Self
 
 from sqlalchemy.util import await_only, greenlet_spawn
 
+from tests.simulation.loop import VirtualLoop
+
 EPOCH = datetime(2026, 1, 1, tzinfo=UTC)
-
-
-class Deadlock(Exception):
-    """Nothing is left that could ever happen."""
-
-
-class VirtualLoop(asyncio.BaseEventLoop):
-    """Where nothing is ready, its time moves to what is due next. Nothing of it depends on the machine."""
-
-    def __init__(self, random: Random) -> None:
-        super().__init__()
-        self.random = random
-        self._now_s = 0.0
-        self._clock_resolution = 1e-6
-        self._selector = self
-        self.set_exception_handler(self._note)
-        self.errors: list[str] = []
-        """Of tasks that nobody looked at."""
-
-    def time(self) -> float:
-        return self._now_s
-
-    def select(self, timeout_s: float | None) -> list[Any]:
-        if timeout_s is None:
-            raise Deadlock
-        self._now_s += timeout_s
-        return []
-
-    def run_in_executor(  # type: ignore[override]
-        self, _executor: object, function: Callable[..., Any], *args: Any
-    ) -> "futures.Future[Any]":
-        """In its turn, in a greenlet of the one thread that there is."""
-        return self.create_task(greenlet_spawn(function, *args))
-
-    def _process_events(self, _found: list[Any]) -> None:
-        """There are none."""
-
-    def _write_to_self(self) -> None:
-        """Nobody sleeps."""
-
-    def _note(self, _loop: events.AbstractEventLoop, context: dict[str, Any]) -> None:
-        self.errors.append(f"{context.get('message')}: {context.get('exception')!r}")
+MAIN = threading.main_thread().ident
 
 
 def running() -> VirtualLoop:
@@ -64,7 +23,7 @@ def running() -> VirtualLoop:
 
 def is_elsewhere() -> bool:
     """Asked by a thread of no simulation: of a service, say, that other tests have running in this very process."""
-    return threading.current_thread() is not threading.main_thread()
+    return threading.get_ident() != MAIN
 
 
 def monotonic() -> float:

@@ -4,6 +4,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
+from functools import cache
 from random import Random
 from typing import Protocol
 
@@ -33,15 +34,23 @@ class Victim(Protocol):
     def kill(self) -> None: ...
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Step:
-    """Of an actor: a transaction by the function that it is, or by an event it appends; a request to an engine; a message."""
+    """Of an actor: a transaction by the function that it is, or by an event it appends; a request to an engine; a message.
+
+    One of each, by `step`: they are counted a thousand times a seed.
+    """
 
     name: str
     moment: Moment
 
     def __str__(self) -> str:
         return f"{self.moment} {self.name}"
+
+
+@cache
+def step(name: str, moment: Moment) -> Step:
+    return Step(name=name, moment=moment)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,8 +98,9 @@ class Faults:
 
     def meet(self, who: Victim, names: Sequence[str], moment: Moment) -> Verdict:
         """Called at every step; kills or stops who is there, where that is due. One moment may be several steps."""
-        steps, name = [Step(name=one, moment=moment) for one in names], names[0]
-        self.met.update(steps)
+        steps, name = [step(one, moment) for one in names], names[0]
+        for one in steps:
+            self.met[one] += 1
         weight = WEIGHT[who.kind]
         if self._planned_now(steps) or (self.active and self.random.random() < self.rates.crash * weight):
             self.crashed.update(steps)

@@ -33,6 +33,9 @@ class Process:
         self.alive = False
         self.died.set()
 
+    def free_at(self, now_s: float) -> bool:
+        return self.alive and now_s >= self.stopped_until_s
+
     async def gate(self) -> None:
         """Passed by whoever is alive and not stopped."""
         loop = asyncio.get_running_loop()
@@ -70,21 +73,27 @@ class Server:
         return self.faults.meet(process, names, Moment.AFTER)
 
     async def reach(self, process: Process) -> None:
-        await process.gate()
-        loop = asyncio.get_running_loop()
-        await asyncio.sleep(self.faults.latency_s() + self.slow_s)
-        await process.gate()
-        if loop.time() < self.away_until_s:
+        """There and back again are one wait; what a transaction does to who asks for it comes when it is done."""
+        now_s = self.faults.now_s
+        if not process.free_at(now_s()):
+            await process.gate()
+        await asyncio.sleep(self.faults.latency_s() * 2 + self.slow_s)
+        if not process.free_at(now_s()):
+            await process.gate()
+        if now_s() < self.away_until_s:
             raise gone("the server is away")
 
-    async def leave(self, process: Process, verdict: Verdict) -> None:
+    async def leave(self, process: Process, session: Session, verdict: Verdict) -> None:
+        """What it has written others may see before the one who wrote it knows."""
         if verdict is Verdict.LOSE:
             await asyncio.sleep(self.faults.latency_s())
             await process.gate()
             raise gone("the connection broke")
-        await process.gate()
-        await asyncio.sleep(self.faults.latency_s())
-        await process.gate()
+        if session.has_written:
+            await process.gate()
+            await asyncio.sleep(self.faults.latency_s())
+        if not process.free_at(self.faults.now_s()):
+            await process.gate()
 
 
 class AsyncDatabase(Database):
@@ -102,7 +111,7 @@ class AsyncDatabase(Database):
         except BaseException:
             session.roll_back()
             raise
-        await self._server.leave(self._process, self._server.commit(self._process, session))
+        await self._server.leave(self._process, session, self._server.commit(self._process, session))
         return result
 
 
@@ -122,7 +131,7 @@ class SyncDatabase:
         except BaseException:
             session.roll_back()
             raise
-        await_only(self._server.leave(self._process, self._server.commit(self._process, session)))
+        await_only(self._server.leave(self._process, session, self._server.commit(self._process, session)))
 
 
 def gone(why: str) -> OperationalError:

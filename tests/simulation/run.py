@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from service.domain.events import AttemptFailed, KvRebuilt, KvRefused, TurnCompleted, TurnFailed
 from tests.simulation.checks import violations
 from tests.simulation.clients import Outcome
-from tests.simulation.clock import Deadlock
 from tests.simulation.faults import Planned, Step
+from tests.simulation.loop import Deadlock
 from tests.simulation.scenario import Scenario, of_seed
 from tests.simulation.world import World, fresh_loop
 

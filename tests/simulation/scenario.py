@@ -125,6 +125,7 @@ def eventful(seed: int) -> Scenario:
             engine=(seed % 3) * 0.05,
             message=(seed % 2) * 0.2,
             crash=0.01 if seed % 5 == 4 else 0.0,
+            lose=0.03 if seed % 4 == 3 else 0.0,
         ),
         storms=0.0,
         faults_until_s=20.0,

@@ -9,7 +9,7 @@ from types import FunctionType, ModuleType
 
 from service.domain import rollout, turn
 from service.engine import protocol
-from tests.simulation.faults import Moment, Step
+from tests.simulation.faults import Moment, Step, step
 
 ROOTS = (
     "service.api.acceptance",
@@ -29,7 +29,7 @@ MESSAGES = ("broker.ring", "broker.acknowledge")
 
 def all_steps() -> frozenset[Step]:
     names = transactions() | appended() | requests() | set(MESSAGES)
-    return frozenset(Step(name=name, moment=moment) for name in names for moment in Moment)
+    return frozenset(step(name, moment) for name in names for moment in Moment)
 
 
 def transactions() -> frozenset[str]:

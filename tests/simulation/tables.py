@@ -58,6 +58,7 @@ class EngineRow:
     role: EngineRole
     state: EngineState
     lease_end_s: float
+    requests: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -136,10 +137,8 @@ class Session:
         """Functions of flows and store that were called, in order."""
         self.appended: list[Event] = []
         self._undo: list[Callable[[], object]] = []
-
-    @property
-    def now_s(self) -> float:
-        return clock.monotonic()
+        self.now_s = clock.monotonic()
+        """In a transaction no time passes."""
 
     @property
     def now(self) -> datetime:
@@ -161,6 +160,10 @@ class Session:
     def add(self, table: list[Value], value: Value) -> None:
         table.append(value)
         self._undo.append(table.pop)
+
+    @property
+    def has_written(self) -> bool:
+        return bool(self._undo)
 
     def open_rows(self) -> list[TurnRow]:
         return [self.tables.turns[turn] for turn in self.tables.open_turns.values()]

@@ -6,6 +6,7 @@ from dataclasses import replace
 import pytest
 
 from service.domain.events import TurnPinned
+from service.domain.terms import Terms
 from tests.simulation.checks import violations
 from tests.simulation.process import Process
 from tests.simulation.scenario import Scenario, eventful
@@ -27,10 +28,12 @@ def calm(**given: object) -> Scenario:
     return replace(quiet, conversations=1, turns=2, **given)  # type: ignore[arg-type]
 
 
-def test_the_only_worker_that_lost_its_turn_takes_it_up_again() -> None:
+@pytest.mark.parametrize("seed", range(4))
+def test_the_only_worker_that_lost_its_turn_takes_it_up_again(seed: int) -> None:
     """It waited for another worker to finish it, and there was none."""
-    loop = fresh_loop(1)
+    loop = fresh_loop(seed)
     world = World(loop, calm(terms=1.0, pool=1))
+    world.clients[0].asked_for = Terms(background=True)
     stopped: list[str] = []
 
     def stop(process: Process, session: Session) -> None:

@@ -19,10 +19,10 @@ from tests.simulation import clock
 from tests.simulation.actors import SETTINGS, Api, Beat, PoolChild, Site
 from tests.simulation.broker import Broker
 from tests.simulation.clients import Client, Operator
-from tests.simulation.clock import VirtualLoop
 from tests.simulation.engine import Engine
 from tests.simulation.faults import Faults, Planned
 from tests.simulation.kv_store import KvStore
+from tests.simulation.loop import VirtualLoop
 from tests.simulation.process import AsyncDatabase, Process, Server
 from tests.simulation.scenario import Scenario
 from tests.simulation.tables import Session, Tables
@@ -87,8 +87,14 @@ class World:
     def spawn(self, work: Coroutine[Any, Any, Any]) -> "asyncio.Task[Any]":
         task = self.loop.create_task(work)
         self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        task.add_done_callback(self._over)
         return task
+
+    def _over(self, task: "asyncio.Task[Any]") -> None:
+        """Whoever of the world's own ends in an error would only be missing: an engine without heartbeats, say."""
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self.loop.errors.append(f"{task.get_name()}: {error!r}")
 
     async def run(self) -> None:
         self.start()
@@ -288,6 +294,8 @@ class World:
         return not tables.open_turns and not tables.unfinished
 
     def _committed(self, process: Process, session: Session) -> None:
+        if not session.has_written:
+            return
         names = " ".join(event.name for event in session.appended)
         self.say(f"{process.name} {next(iter(session.calls), 'nothing')} {names}")
 

@@ -136,6 +136,13 @@ def test_a_heartbeat_brings_an_expired_engine_back(conn: Connection) -> None:
     assert len(fleet.live_engines(conn)) == 1
 
 
+def test_what_an_engine_counts_by_itself_is_known_until_its_next_heartbeat(conn: Connection) -> None:
+    register(conn)
+    for requests in (5, 0, None):
+        fleet.heartbeat(conn, boot=NEW_ENGINE, lease_s=60, requests=requests)
+        assert [(e.requests, e.load) for e in fleet.live_engines(conn)] == [(requests, 0)]
+
+
 def test_a_heartbeat_of_an_unknown_or_retired_boot_asks_it_to_register(conn: Connection) -> None:
     register(conn)
     fleet.set_engine_state(conn, boot=NEW_ENGINE, state=EngineState.GONE)

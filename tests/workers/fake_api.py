@@ -19,6 +19,7 @@ class Call:
     path: str
     body: dict[str, Any]
     key: str
+    query: str = ""
 
 
 @dataclass(slots=True)
@@ -31,6 +32,8 @@ class FakeApi:
     revisions: dict[str, Any] = field(default_factory=dict)
     engines: list[dict[str, Any]] = field(default_factory=list)
     adapters: dict[str, Any] = field(default_factory=dict)
+    pinned: list[str] = field(default_factory=list)
+    """To all engines."""
 
     @property
     def url(self) -> str:
@@ -59,9 +62,18 @@ class FakeApi:
                 return 204, {}
             case "GET", ["engines"]:
                 return 200, {"data": self.engines}
-            case "GET", ["revisions", digest] if digest in self.revisions:
-                return 200, {"revision": digest, "descriptor": self.revisions[digest]}
+            case _, ["revisions", digest, *rest] if digest in self.revisions:
+                return self._retired(digest, forced=forced) if rest else self._described(digest)
         return 404, {"error": {"message": f"nothing at {path}"}}
+
+    def _described(self, digest: str) -> tuple[int, dict[str, Any]]:
+        return 200, {"revision": digest, "descriptor": self.revisions[digest]}
+
+    def _retired(self, digest: str, *, forced: bool) -> tuple[int, dict[str, Any]]:
+        if self.pinned and not forced:
+            return 409, {"error": {"message": f"{len(self.pinned)} conversations are stay_strict"}}
+        gone = [engine["boot"] for engine in self.engines if engine["revision"] == digest]
+        return 200, {"engines": gone} | ({"conversations": self.pinned} if self.pinned else {})
 
     def names(self) -> list[str]:
         """The calls in order, with repeats of the same one left out."""
@@ -79,7 +91,7 @@ def serving(port: int) -> Iterator[FakeApi]:
             body = json.loads(self.rfile.read(length)) if length else {}
             key = self.headers.get("authorization", "")
             path, _, query = self.path.partition("?")
-            api.calls.append(Call(time.time(), self.command, path, body, key))
+            api.calls.append(Call(time.time(), self.command, path, body, key, query))
             status, document = api.answer(self.command, path, body, forced=query == "force=true")
             data = b"" if status == 204 else json.dumps(document).encode()
             self.send_response(status)

@@ -46,6 +46,14 @@ def test_the_engine_renders_the_words_itself_and_answers_them_greedily_to_the_la
     assert asked["sampling_params"] == {"max_tokens": TOKENS, "temperature": 0, "ignore_eos": True}
 
 
+def test_under_an_adapter_it_is_asked_by_the_adapters_name_and_the_base_by_none() -> None:
+    seen: list[tuple[str, dict[str, Any]]] = []
+    ask(engine(seen))
+    with httpx.Client(transport=httpx.MockTransport(engine(seen))) as http:
+        canary.ask(http, "http://engine", model="legal", timeout_s=1)
+    assert [asked.get("model") for path, asked in seen if path == "/inference/v1/generate"] == [None, "legal"]
+
+
 def test_no_kv_of_another_request_is_in_the_answer() -> None:
     seen: list[tuple[str, dict[str, Any]]] = []
     ask(engine(seen))

@@ -98,6 +98,7 @@ def begun(pool: ThreadPoolExecutor, address: str) -> Future[int]:
 def test_a_running_request_is_answered_before_its_engine_ends(
     stack: Stack, launcher: subprocess.Popen[str]
 ) -> None:
+    """Case R1, SIGTERM."""
     until(lambda: bool(engines(stack)), "the engine registers", START_S)
     (engine,) = engines(stack)
     with ThreadPoolExecutor(1) as pool:

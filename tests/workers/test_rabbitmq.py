@@ -58,6 +58,7 @@ def test_both_queues_are_quorum_queues(rabbit: RabbitMQ, workers: list[CeleryWor
 def test_five_deliveries_rebuild_once(
     store: Engine, prefiller: PrefillEngine, rabbit: RabbitMQ, workers: list[CeleryWorker]
 ) -> None:
+    """Case Q1, on RabbitMQ."""
     waiting = make_waiting(store)
     prefiller.go.clear()
     ring(rabbit, waiting, times=5)

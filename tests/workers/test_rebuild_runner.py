@@ -7,6 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import pytest
+from celery.exceptions import SoftTimeLimitExceeded
 from pydantic import SecretStr
 from sqlalchemy import Engine, text
 
@@ -248,6 +249,17 @@ def test_a_rebuild_that_ends_every_worker_is_given_up(
     run_rebuild(process, waiting.rebuild)
     assert "given up" in failed(waiting)
     assert prefiller.prefills == []
+
+
+def test_celerys_soft_time_limit_ends_the_row_with_a_reason(
+    process: PoolProcess, waiting: Waiting, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def too_long(*_: object) -> None:
+        raise SoftTimeLimitExceeded
+
+    monkeypatch.setattr(rebuild_runner, "prefill_chunk", too_long)
+    run_rebuild(process, waiting.rebuild)
+    assert failed(waiting) == f"it took longer than {process.settings.rebuild_timeout_s:.0f} s"
 
 
 def test_a_bug_of_ours_ends_the_row_and_is_raised(

@@ -14,7 +14,8 @@ from tests.workers.brokers import client_of
 from tests.workers.prefill_engine import PrefillEngine
 from tests.workers.waiting import make_waiting
 from workers.backlog import LONGEST_AGAIN_S, Backlog
-from workers.sweeper import sweep
+from workers.rebuild_runner import LEASE_S
+from workers.sweeper import PERIOD_S, sweep
 
 INTERACTIVE = RebuildQueue.INTERACTIVE
 
@@ -32,6 +33,13 @@ def doorbell(broker_url: str) -> Iterator[Doorbell]:
     doorbell = Doorbell(broker_url)
     yield doorbell
     doorbell.close()
+
+
+def test_what_a_dead_worker_held_is_rung_for_again_within_five_seconds() -> None:
+    """Its lease runs out, and at the next sweep somebody is rung for."""
+    lease_and_sweep_s = LEASE_S + PERIOD_S
+    assert lease_and_sweep_s < 5
+    assert Backlog().due({"rb_1": INTERACTIVE}, 0.0) == ["rb_1"], "at once"
 
 
 def rung(broker_url: str) -> int:

@@ -47,6 +47,7 @@ def test_a_ring_is_answered_at_once(
 def test_five_deliveries_rebuild_once(
     store: Engine, prefiller: PrefillEngine, broker: EmbeddedValkey, worker: CeleryWorker
 ) -> None:
+    """Case Q1."""
     waiting = make_waiting(store)
     prefiller.go.clear()
     ring(broker, *[waiting] * 5)
@@ -84,6 +85,7 @@ def test_a_turns_rebuild_is_next_behind_a_chunk_of_a_warm_up_also_where_there_is
 def test_each_pool_process_has_connections_of_its_own(
     store: Engine, prefiller: PrefillEngine, broker: EmbeddedValkey, worker: CeleryWorker
 ) -> None:
+    """Case Q3."""
     prefiller.go.clear()
     both = [make_waiting(store), make_waiting(store)]
     ring(broker, *both)
@@ -114,6 +116,40 @@ def test_sigterm_lets_a_rebuild_end(
     assert worker.process.wait(timeout=20) == 0
     assert waiting.row().state == "done"
     assert all(has_ended(pid) for pid in children)
+
+
+def test_sigquit_leaves_a_rebuild_the_time_to_end(
+    store: Engine, prefiller: PrefillEngine, broker: EmbeddedValkey, new_worker: NewWorker
+) -> None:
+    worker = new_worker()
+    worker.start(shutdown_s="8")
+    waiting = make_waiting(store)
+    prefiller.go.clear()
+    ring(broker, waiting)
+    assert prefiller.begun.acquire(timeout=10)
+    assert worker.process is not None
+    worker.process.send_signal(signal.SIGQUIT)
+    until(lambda: "Initiating Soft Shutdown, terminating in 8.0 seconds" in worker.said(), "it stops softly")
+    prefiller.go.set()
+    worker.process.wait(timeout=40)
+    assert (waiting.row().state, waiting.row().fence) == ("done", 1)
+
+
+def test_a_rebuild_that_takes_too_long_ends_with_a_reason_and_its_process_goes_on(
+    store: Engine, prefiller: PrefillEngine, broker: EmbeddedValkey, new_worker: NewWorker
+) -> None:
+    new_worker().start(concurrency=1, rebuild_timeout_s="2")
+    late, next_one = make_waiting(store), make_waiting(store)
+    prefiller.go.clear()
+    ring(broker, late)
+    assert prefiller.begun.acquire(timeout=10)
+    until(late.ended, "it is given up", 15)
+    assert late.row().state == "failed"
+    assert late.row().reason
+    prefiller.go.set()
+    ring(broker, next_one)
+    until(next_one.ended, "the process takes the next one", 15)
+    assert next_one.row().state == "done"
 
 
 def test_a_killed_worker_leaves_no_process(worker: CeleryWorker) -> None:

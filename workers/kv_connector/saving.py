@@ -13,6 +13,7 @@ from workers.kv_connector.holds import GivenUp, Hold
 from workers.kv_connector.jobs import WEIGHTS_CHANGED, SaveBlock, SaveJob
 from workers.kv_connector.lanes import Lanes
 from workers.kv_connector.paged import Buffer, PagedBlocks
+from workers.kv_connector.recent_blocks import Known, RecentBlocks
 from workers.kv_connector.store import LONGEST_TRANSFER_S, BlockStore
 
 LANES = 4
@@ -36,6 +37,7 @@ class Saver:
         self._boot = boot
         self._weight_changes = weight_changes
         self._lanes = Lanes("everturn-write", width=LANES)
+        self._recent = RecentBlocks()
 
     def save(self, job: SaveJob, mark: Any, hold: Hold | None = None) -> Published | str:
         """What was published, or in words why nothing was; blocks without a manifest are invisible."""
@@ -66,17 +68,26 @@ class Saver:
             buffer, spare = self._paged.own_buffer(), self._paged.own_buffer(1)
             with self._paged.device.copies(mark) as finish_copies:
                 for block in blocks:
-                    if block.stored is not None and self._store.keep_block(job.tenant, revision, block.key):
-                        written[block.key] = block.stored, block.made_by
-                    else:
+                    began, found = time.monotonic(), self._kept(job.tenant, revision, block)
+                    if found is None:
                         with hold.touching():
                             self._paged.copy_out(block.block_id, buffer)
                             finish_copies()
-                        header = self._header(job, revision, block, buffer)
-                        written[block.key] = self._put(header, buffer, spare)
+                        began, header = time.monotonic(), self._header(job, revision, block, buffer)
+                        found = self._put(header, buffer, spare)
+                    self._recent.add(block.key, found, began)
+                    written[block.key] = found
 
         self._lanes.each(job.blocks, lane)
         return [written[block.key] for block in job.blocks]
+
+    def _kept(self, tenant: str, revision: RevisionDigest, block: SaveBlock) -> Known | None:
+        """What stands in the store and is known to be whole: this request has loaded it, or this engine a moment ago put it there.
+
+        Whoever loads it compares it with the manifest once more, and refuses one that was damaged since.
+        """
+        known = self._recent.find(block.key) if block.stored is None else (block.stored, block.made_by)
+        return known if known and self._store.keep_block(tenant, revision, block.key) else None
 
     def _header(
         self, job: SaveJob, revision: RevisionDigest, block: SaveBlock, buffer: Buffer

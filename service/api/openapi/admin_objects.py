@@ -85,6 +85,14 @@ class LeavingEngine(Shape):
     conversations_count: int = 0
 
 
+class RetiredRevision(Shape):
+    revision: str
+    engines: list[str]
+    conversations: list[str] = Field(default_factory=list)
+    """`stay_strict` on it."""
+    conversations_count: int = 0
+
+
 class ListedAdapter(Shape):
     model: str
     revision: str | None
@@ -98,6 +106,8 @@ class ListedEngine(Shape):
     role: EngineRole
     state: EngineState
     load: int
+    requests: int | None
+    """That it has not answered yet, by its own count; null where it does not tell."""
     adapters: list[ListedAdapter]
 
 

@@ -33,6 +33,11 @@ ADMIN: Mapping[str, Operation] = {
     "GET /admin/revisions/{digest}": Operation(
         id="getRevision", says="Read a revision's descriptor", answer=admin_objects.Revision
     ),
+    "POST /admin/revisions/{digest}/retire": Operation(
+        id="retireRevision",
+        says="Take all engines of a revision out of the fleet",
+        answer=admin_objects.RetiredRevision,
+    ),
     "GET /admin/revisions/{digest}/canary": Operation(
         id="getCanary", says="Read what engines of a revision must answer", answer=admin_objects.Canary
     ),

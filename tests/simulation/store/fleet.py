@@ -61,11 +61,11 @@ def register_engine(
     conn.set(conn.tables.engines, boot, row)
 
 
-def heartbeat(conn: Session, *, boot: BootId, lease_s: float) -> bool:
+def heartbeat(conn: Session, *, boot: BootId, lease_s: float, requests: int | None = None) -> bool:
     row = conn.tables.engines.get(boot)
     if row is None or row.state is EngineState.GONE:
         return False
-    conn.set(conn.tables.engines, boot, replace(row, lease_end_s=conn.now_s + lease_s))
+    conn.set(conn.tables.engines, boot, replace(row, lease_end_s=conn.now_s + lease_s, requests=requests))
     return True
 
 
@@ -101,6 +101,7 @@ def live_engines(conn: Session, of: Collection[RevisionDigest | None] | None = N
             role=row.role,
             state=row.state,
             load=conn.tables.loads.get(row.boot, 0),
+            requests=row.requests,
         )
         for row in conn.tables.engines.values()
         if _alive(conn, row) and (of is None or row.revision in of)

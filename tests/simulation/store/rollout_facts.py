@@ -2,6 +2,7 @@
 
 from collections.abc import Collection, Iterator
 from dataclasses import replace
+from datetime import timedelta
 
 from service.domain.artifact import BootId
 from service.domain.events import ConversationId, OnUpgrade, TenantId, TurnId, TurnStarted
@@ -10,7 +11,7 @@ from service.domain.revision import RevisionDigest
 from service.domain.rollout import ACTIVE, Troubles
 from service.domain.rollout_events import RolloutId
 from service.store.rebuilds import RebuildState
-from service.store.rollout_facts import Candidate, Warmth
+from service.store.rollout_facts import Candidate, Lately, Warmth
 from tests.simulation.store.fleet import live_engines
 from tests.simulation.store.rebuilds import end_by_hand
 from tests.simulation.tables import Session, WarmupRow
@@ -64,6 +65,17 @@ def warmth(conn: Session, rollout: RolloutId) -> Warmth:
         tokens_asked=sum(row.tokens for row, _ in states),
         tokens_done=sum(row.tokens for row in done),
     )
+
+
+def lately(conn: Session, rollout: RolloutId, *, seconds: float) -> Lately:
+    began = conn.now - timedelta(seconds=seconds)
+    asked = done = 0
+    for _, row in _warmups(conn, rollout):
+        seen = None if row.rebuild is None else conn.tables.rebuilds[row.rebuild].seen
+        if seen is not None:
+            asked += row.tokens if seen.created_at >= began else 0
+            done += seen.state is RebuildState.DONE and (seen.finished_at or began) >= began
+    return Lately(tokens_asked=asked, done=done)
 
 
 def next_warmups(conn: Session, rollout: RolloutId, limit: int) -> list[Candidate]:

@@ -173,3 +173,16 @@ def test_a_paranoid_pass_trusts_no_times(home: Home, tiny_v12: Path, measured: D
     cache.write_text(json.dumps(dict.fromkeys(json.loads(cache.read_text()), "0" * 64)))
     assert home.everturn("verify", tiny_v12, digest)[0] == 1
     assert home.everturn("verify", tiny_v12, digest, "--paranoid")[0] == 0
+
+
+def test_a_revision_is_retired_with_its_engines_and_by_force_with_who_was_pinned(home: Home) -> None:
+    digest = home.register(V12)
+    home.api.engines = [{"boot": "boot_a", "revision": digest}, {"boot": "boot_b", "revision": V13.digest}]
+    home.api.pinned = ["conv_1"]
+    status, printed = home.everturn("retire", digest)
+    assert (status != 0, "1 conversations are stay_strict" in printed) == (True, True)
+    status, printed = home.everturn("retire", digest, "--force")
+    assert status == 0
+    assert printed.splitlines() == ["boot_a is gone", "conv_1 is stay_strict, and gets no answer"]
+    home.api.engines, home.api.pinned = [], []
+    assert home.everturn("retire", digest) == (0, f"no engine serves {digest}\n")

@@ -62,6 +62,7 @@ def test_the_delta_starts_with_what_the_template_puts_after_a_stop(tokenizer: An
 
 
 def test_a_template_that_strips_reasoning_from_history_is_detected(tokenizer: Any) -> None:
+    """Case T2."""
     tokenizer.chat_template = STRIPS_REASONING
     messages = [user("Hi"), assistant("<think>hm</think>Hello."), user("More")]
     rendered = extended(tokenizer, messages)
@@ -85,6 +86,7 @@ def test_a_stop_token_that_the_template_does_not_write_means_a_full_render(token
 )
 @pytest.mark.parametrize("template", [CHATML, TRIMS], ids=["plain", "trims"])
 def test_what_a_user_writes_never_becomes_a_control_token(tokenizer: Any, text: str, template: str) -> None:
+    """Case T5."""
     tokenizer.chat_template = template
     honest, forged = whole(tokenizer, user("Hi there")), whole(tokenizer, user(text))
     assert [i for i in forged if i < 3] == [i for i in honest if i < 3] == [START, STOP, START]
@@ -128,6 +130,7 @@ def test_the_tokenizer_is_left_as_it_was(tokenizer: Any) -> None:
 
 
 def test_a_bos_is_written_once_or_not_at_all(tokenizer: Any) -> None:
+    """Case T4."""
     assert whole(tokenizer, user("Hi")).count(0) == 0
     tokenizer.chat_template = "{{ '<|endoftext|>' }}" + CHATML
     assert whole(tokenizer, user("Hi")).count(0) == 1

@@ -53,6 +53,7 @@ def test_the_same_files_elsewhere_are_the_same(folder: Path, tmp_path: Path) -> 
 def test_another_library_version_is_another_identity(
     folder: Path, library: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Case T3."""
     before = measured(folder)
     monkeypatch.setattr(library, "__version__", "0.0.1")
     assert differing(before, measured(folder)) == {"tokenizer_libraries"}
