@@ -39,14 +39,13 @@ def begun(item: Item, index: int) -> Iterator[Told]:
 
 
 def more(item: Item, index: int, text: str) -> Told:
-    match item.kind:
-        case ItemKind.FUNCTION_CALL:
-            return "response.function_call_arguments.delta", _place(item, index) | {"delta": text}
-        case ItemKind.REASONING:
-            return "response.reasoning_text.delta", _part_place(item, index) | {"delta": text}
-        case _:
-            delta = {"delta": text, "logprobs": []}
-            return "response.output_text.delta", _part_place(item, index) | delta
+    fields = {"item_id": item.id, "output_index": index}
+    if item.kind is ItemKind.FUNCTION_CALL:
+        return "response.function_call_arguments.delta", fields | {"delta": text}
+    fields |= {"content_index": 0, "delta": text}
+    if item.kind is ItemKind.REASONING:
+        return "response.reasoning_text.delta", fields
+    return "response.output_text.delta", fields | {"logprobs": []}
 
 
 def over(item: Item, index: int, status: str, scored: TurnScored | None) -> Iterator[Told]:

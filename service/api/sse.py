@@ -26,7 +26,7 @@ from service.domain.cuts import NUMBERS_APART, TAKEN_OVER
 from service.domain.events import ItemId, Role, TurnCompleted, TurnId, TurnScored, TurnStreamed
 from service.domain.items import ItemKind
 from service.domain.revision import RevisionDigest
-from service.domain.telling import Begun, Ids, Reader, line_of, plain
+from service.domain.telling import MARK, Begun, Ids, Reader, line_of, plain
 from service.domain.turn import Turn
 
 ATTEMPT_LOST = (
@@ -218,7 +218,12 @@ class _Answer:
     def go_on(self, line: str, piece: int | None = None) -> Iterator[Told]:
         """Args: piece: so many characters more of it; None for all that there is."""
         start, self._characters = self._characters, len(line) if piece is None else self._characters + piece
-        for told in self._reader.read(line[start : self._characters]):
+        added = line[start : self._characters]
+        if self._item is not None and added and MARK not in added:
+            self._said.append(added)
+            yield item_events.more(self._item, self._index, added)
+            return
+        for told in self._reader.read(added):
             match told:
                 case Begun():
                     yield from self._over("completed", None)
