@@ -207,6 +207,8 @@ def _judge(world: World, result: Result) -> None:
                     result.failed += 1
                 case KvRefused():
                     result.refused += 1
+                case _:
+                    pass
         found = [*conversation_violations(world, ConversationId(stream), [])]
         result.wrong += sum("cold prefill" in one for one in found)
         result.violations += found
