@@ -49,7 +49,7 @@ bench-rollout: setup-dev ## A live load through v12 to v13 on real vLLM, two bas
 bench-partitions: setup-dev ## Events in one table and in hash partitions, side by side; the last line is JSON
 	@$(PY) -m bench.partitions
 
-chaos: setup-dev ## Kill service, worker and PostgreSQL at every message of a turn, some 45 minutes; the last line is JSON
+chaos: setup-dev ## Kill service, worker and PostgreSQL at every message of a turn, some 60 minutes; the last line is JSON
 	@$(PY) -m bench.chaos
 
 faults: setup-dev ## Kill, stop and exchange processes at steps of turns and rebuilds, by 300 seeds, some 20 minutes; the last line is JSON
