@@ -154,7 +154,8 @@ def parse_response_body(document: Mapping[str, Any]) -> ResponseBody:
         )
     if body.conversation is not None and body.previous_response_id is not None:
         raise InvalidInput(
-            "'previous_response_id' cannot be used with 'conversation': each names the history by itself.",
+            "Mutually exclusive parameters: 'previous_response_id' and 'conversation' each name the history by itself; "
+            "give one of them.",
             "previous_response_id",
             "mutually_exclusive_parameters",
         )

@@ -1,19 +1,22 @@
 """The conversation and isolation cases of OGX's (llama-stack's) integration tests, told anew with the official client.
 
 Its files: tests/integration/conversations, and of tests/integration/responses conversation_responses, conversation_stress,
-responses_access_control and the conversations' part of responses_errors. Deviation: an item that is brought with the id of one in another
+responses_access_control and responses_errors, but for what is OGX's own in it (guardrails). Deviations: the code of a failed response is none of
+OpenAI's list, which has no words for what can happen here; an item that is brought with the id of one in another
 conversation is taken as it is sent, under an id of its own, where OpenAI copies the other one. They cannot be run as they are by these
 tests: their fixtures start OGX, or replay what was recorded of it.
 """
 
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import openai
 import pytest
 from openai import OpenAI
 
 from tests.api.stack import Stack
+from tests.engines.simulated_text import render
 
 HELLO = {"type": "message", "role": "user", "content": [{"type": "input_text", "text": "Hello!"}]}
 NOBODY = "conv_nonexistent123456789012"
@@ -149,6 +152,72 @@ def test_a_conversation_and_a_previous_response_exclude_each_other(client: OpenA
             model="production", input="Hello", conversation="conv_test123", previous_response_id=response.id
         )
     assert refused.value.code == "mutually_exclusive_parameters"
+    assert "mutually exclusive" in str(refused.value).lower()
+
+
+def test_what_a_conversation_began_with_is_in_the_prompt(stack: Stack) -> None:
+    engine = stack.start_engine("a", alias=True)
+    said = [
+        {"type": "message", "role": "user", "content": "My name is Alice"},
+        {"type": "message", "role": "assistant", "content": "Hello Alice!"},
+    ]
+    conversation = stack.openai.conversations.create(items=said)  # type: ignore[arg-type]  # plain messages
+    stack.openai.responses.create(
+        model="production",
+        input=[{"role": "user", "content": "What's my name?"}],
+        conversation=conversation.id,
+    )
+    asked = [(one["role"], one["content"]) for one in said] + [("user", "What's my name?")]
+    assert engine.prompts == [tuple(render([{"role": role, "content": text} for role, text in asked]))]
+
+
+@pytest.mark.parametrize(
+    ("asked", "word"),
+    [
+        ({"max_tool_calls": 0, "tools": [{"type": "web_search"}]}, "max_tool_calls"),
+        ({"temperature": 3.0}, "temperature"),
+        ({"tool_choice": "invalid_choice"}, "tool_choice"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_what_is_wrong_is_a_bad_request_that_names_it(
+    client: OpenAI, asked: dict[str, Any], word: str
+) -> None:
+    with pytest.raises(openai.BadRequestError, match=word):
+        client.responses.create(model="production", input="Hello", **asked)
+
+
+@pytest.mark.parametrize(
+    "ask",
+    [
+        lambda client: client.responses.retrieve("resp_nonexistent123456"),
+        lambda client: client.responses.delete("resp_nonexistent123456"),
+        lambda client: client.responses.create(model="nonexistent-model-xyz-12345", input="Hello"),
+        lambda client: client.responses.create(
+            model="production", input="Hello", previous_response_id="resp_nonexistent123456"
+        ),
+    ],
+    ids=["retrieve", "delete", "model", "previous"],
+)
+def test_no_such_response_or_model_is_not_found(client: OpenAI, ask: Callable[[OpenAI], object]) -> None:
+    with pytest.raises(openai.NotFoundError, match="nonexistent"):
+        ask(client)
+
+
+def test_a_request_that_is_not_one_has_openais_envelope(shared_stack: Stack) -> None:
+    answer = shared_stack.http.post("/v1/responses", json={})
+    assert answer.status_code == 400
+    assert answer.json()["error"]["message"]
+
+
+@pytest.mark.parametrize("most", [100, 2])
+def test_a_stream_that_ended_well_or_at_its_limit_has_no_error(client: OpenAI, most: int) -> None:
+    events = list(
+        client.responses.create(model="production", input="Say hello.", stream=True, max_output_tokens=most)
+    )
+    last = events[-1]
+    assert last.type == ("response.completed" if most == 100 else "response.incomplete")
+    assert last.response.error is None
 
 
 def test_many_clients_at_once_each_have_their_own_turns(client: OpenAI) -> None:
