@@ -6,9 +6,11 @@ from typing import Any
 
 import pytest
 
+from service.api.metrics import Metrics
 from service.domain.artifact import ArtifactId
 from service.domain.plan import RebuildQueue
 from service.store import rebuild_progress, rebuilds
+from service.store.rebuild_totals import Ended
 from tests.api.rolling import advance, look, start
 from tests.api.stack import Stack, eventually, running_stack, sse
 
@@ -142,6 +144,14 @@ def test_what_became_of_rebuilds_and_how_quick_they_are_is_counted(stack: Stack)
     eventually(lambda: listed(stack, rollout=rollout, state="done"))
     assert shown(ended, "background", "done") == 1.0
     assert (shown(rate, "background") or 0.0) > 0
+
+
+def test_the_count_of_what_has_ended_never_falls_and_counts_nothing_twice() -> None:
+    metrics, labels = Metrics(), ("background", "failed")
+    for number in (2, 1, 2, 3):
+        metrics.show_rebuilds(Ended(recent={labels: number}), {})
+    shown = metrics.exposition().decode().splitlines()
+    assert 'everturn_rebuilds_ended_total{queue="background",state="failed"} 3.0' in shown
 
 
 def test_an_unknown_rebuild_is_not_found(stack: Stack) -> None:

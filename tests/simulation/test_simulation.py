@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from service import rollout_flow
 from tests.simulation.run import run_seed
 from tests.simulation.substitution import simulated, store_functions
 
@@ -42,6 +43,17 @@ def test_a_seed_is_the_same_in_any_process() -> None:
 def test_another_seed_is_another_run() -> None:
     with simulated():
         assert run_seed(3).digest != run_seed(4).digest
+
+
+def test_an_engine_that_sends_no_heartbeats_for_an_error_of_ours_shows(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def broken(*_: object, **__: object) -> None:
+        raise TypeError("no such argument")
+
+    with simulated():
+        monkeypatch.setattr(rollout_flow, "renew_engine", broken)
+        assert any("no such argument" in one for one in run_seed(3).violations)
 
 
 def test_each_function_of_the_simulated_store_is_called_as_the_real_one_is() -> None:
