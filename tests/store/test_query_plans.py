@@ -24,12 +24,18 @@ FILL = text("""
          AS named (kind)
 """)
 
+FILL_CONTENTS = text("""
+    INSERT INTO event_contents (tenant_id, stream, stream_version, salt, content)
+    SELECT tenant_id, stream, stream_version, decode(repeat('00', 16), 'hex'), 'said' FROM events
+""")
+
 
 @pytest.fixture
 def plan_of(owner_conn: Connection) -> Callable[[str], str]:
     """Explains queries over a log of many conversations, rolled back after the test."""
     owner_conn.execute(FILL, {"rows": ROWS})
-    owner_conn.execute(text("ANALYZE events"))
+    owner_conn.execute(FILL_CONTENTS)
+    owner_conn.execute(text("ANALYZE events, event_contents"))
 
     def explain(query: str) -> str:
         return "\n".join(owner_conn.execute(text(f"EXPLAIN {query}")).scalars())
