@@ -12,6 +12,9 @@ from tests.faults.plan import of_seed
 from tests.faults.rig import Fleet, fleet, scratch
 from tests.faults.seeds import OF_TURNS
 
+pytestmark = pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning")
+"""httpcore leaves a connection that its server's death breaks to the garbage collector."""
+
 
 @pytest.fixture(scope="module")
 def machine() -> Iterator[Fleet]:

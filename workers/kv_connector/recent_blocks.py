@@ -1,4 +1,4 @@
-"""Blocks that this engine has put into the store, or found there whole, a moment ago: a publication need not read them again."""
+"""Blocks that a rebuild has put into the store, or found there whole, a moment ago: its next chunk need not read them again."""
 
 import time
 from collections import OrderedDict
@@ -17,21 +17,27 @@ assert KNOWN_FOR_S * 1000 < GRACE_MS  # noqa: S101 a constant of ours against an
 
 
 class RecentBlocks:
-    """By their keys, which stand for tokens, revision and tenant. Safe to use from many threads."""
+    """By their keys, which stand for tokens, revision and tenant, and by whose attempts they are of. Safe to use from many threads."""
 
     def __init__(self) -> None:
         self._lock = Lock()
-        self._known: OrderedDict[str, tuple[Known, float]] = OrderedDict()
+        self._known: OrderedDict[tuple[str, str], tuple[Known, float]] = OrderedDict()
 
-    def find(self, key: str) -> Known | None:
+    def find(self, key: str, attempt: str) -> Known | None:
         with self._lock:
-            known, since = self._known.get(key, (None, 0.0))
+            known, since = self._known.get((_whose(attempt), key), (None, 0.0))
         return known if time.monotonic() - since < KNOWN_FOR_S else None
 
-    def add(self, key: str, known: Known, since: float) -> None:
+    def add(self, key: str, attempt: str, known: Known, since: float) -> None:
         """Args: since: monotonic seconds, from before the store was asked to put or keep it."""
         with self._lock:
-            self._known[key] = known, since
-            self._known.move_to_end(key)
+            place = _whose(attempt), key
+            self._known[place] = known, since
+            self._known.move_to_end(place)
             while len(self._known) > MOST:
                 self._known.popitem(last=False)
+
+
+def _whose(attempt: str) -> str:
+    """The turn or the rebuild: what others publish of the same tokens is looked at, and mended where it was damaged."""
+    return attempt.partition(".")[0]

@@ -68,26 +68,27 @@ class Saver:
             buffer, spare = self._paged.own_buffer(), self._paged.own_buffer(1)
             with self._paged.device.copies(mark) as finish_copies:
                 for block in blocks:
-                    began, found = time.monotonic(), self._kept(job.tenant, revision, block)
+                    began, found = time.monotonic(), self._kept(job, revision, block)
                     if found is None:
                         with hold.touching():
                             self._paged.copy_out(block.block_id, buffer)
                             finish_copies()
                         began, header = time.monotonic(), self._header(job, revision, block, buffer)
                         found = self._put(header, buffer, spare)
-                    self._recent.add(block.key, found, began)
+                    self._recent.add(block.key, job.attempt, found, began)
                     written[block.key] = found
 
         self._lanes.each(job.blocks, lane)
         return [written[block.key] for block in job.blocks]
 
-    def _kept(self, tenant: str, revision: RevisionDigest, block: SaveBlock) -> Known | None:
-        """What stands in the store and is known to be whole: this request has loaded it, or this engine a moment ago put it there.
+    def _kept(self, job: SaveJob, revision: RevisionDigest, block: SaveBlock) -> Known | None:
+        """What stands in the store and is known to be whole: this request has loaded it, or an earlier chunk of its rebuild put it there.
 
         Whoever loads it compares it with the manifest once more, and refuses one that was damaged since.
         """
-        known = self._recent.find(block.key) if block.stored is None else (block.stored, block.made_by)
-        return known if known and self._store.keep_block(tenant, revision, block.key) else None
+        stored = None if block.stored is None else (block.stored, block.made_by)
+        known = stored or self._recent.find(block.key, job.attempt)
+        return known if known and self._store.keep_block(job.tenant, revision, block.key) else None
 
     def _header(
         self, job: SaveJob, revision: RevisionDigest, block: SaveBlock, buffer: Buffer

@@ -66,6 +66,7 @@ def save(
     block_ids: tuple[int, ...] = (5, 1, 3),
     lease_s: int = 60,
     mark: object = None,
+    attempt: str = "rb_a.1",
 ) -> Published | str:
     """`mark`: of the device, if it is none of the host's."""
     keys = block_keys(from_.paged.own.digest, TENANT, TOKENS, SIZE)
@@ -75,7 +76,7 @@ def save(
     )
     job = SaveJob(
         request_id="r",
-        attempt="a",
+        attempt=attempt,
         tenant=TENANT,
         artifact=ArtifactId(handle),
         lease_s=lease_s,

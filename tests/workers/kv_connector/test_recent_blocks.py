@@ -1,4 +1,4 @@
-"""A publication leaves alone what this engine put into the store a moment ago, and never takes it for there where it is not."""
+"""A rebuild leaves alone what it put into the store a moment ago, and never takes it for there where it is not."""
 
 import time
 from collections import Counter
@@ -78,6 +78,20 @@ def test_what_another_engine_put_is_looked_at(block_store: BlockStore, calls: Co
     assert calls["read_block"] == 3
 
 
+def test_what_another_rebuild_put_is_looked_at_and_mended_where_it_was_damaged(
+    block_store: BlockStore, calls: Counter[str], hands: Hands
+) -> None:
+    writer = side(block_store)
+    published(writer, FIRST)
+    damaged = block_name(TENANT, writer.paged.own.digest, manifest_of(writer, FIRST).blocks[0].key)
+    data = hands.read(damaged)
+    hands.write(damaged, data[:-1] + bytes([data[-1] ^ 1]))
+    calls.clear()
+    assert isinstance(save(writer, SECOND, attempt="rb_b.1"), Published)
+    assert calls["read_block"] == 3
+    assert isinstance(loaded(block_store, SECOND), Loaded)
+
+
 def test_one_that_has_gone_meanwhile_is_put_again(block_store: BlockStore, calls: Counter[str]) -> None:
     writer = side(block_store)
     published(writer, FIRST)
@@ -133,7 +147,7 @@ def test_only_so_many_are_known() -> None:
     recent = RecentBlocks()
     for number in range(MOST + 1):
         known = Block(key=str(number), checksum="00", size=1), MadeBy.PREFILL
-        recent.add(str(number), known, time.monotonic())
-    assert recent.find("0") is None
-    assert recent.find("1") is not None
-    assert recent.find(str(MOST)) is not None
+        recent.add(str(number), "rb_a.1", known, time.monotonic())
+    assert recent.find("0", "rb_a.1") is None
+    assert recent.find("1", "rb_a.1") is not None
+    assert recent.find(str(MOST), "rb_a.1") is not None
