@@ -4,7 +4,7 @@ import os
 import signal
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -177,7 +177,8 @@ def frozen(engine: dict[str, Any]) -> Iterator[None]:
         yield
     finally:
         for process in tree:
-            process.send_signal(signal.SIGCONT)
+            with suppress(psutil.NoSuchProcess):  # killed meanwhile
+                process.send_signal(signal.SIGCONT)
 
 
 def kill_tree(pid: int) -> None:

@@ -3,7 +3,8 @@
 Every answer is compared with a cold prefill of its own window on the revision that gave it.
 """
 
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from hashlib import sha256
 from pathlib import Path
 from types import SimpleNamespace
@@ -14,6 +15,7 @@ import pytest
 
 from service.domain.events import AttemptFailed, KvRebuilt, TurnCompleted, TurnPinned
 from service.domain.revision import Descriptor
+from service.domain.turn import TurnState
 from tests.api.stack import Stack, deltas, eventually, names, running_stack, sse
 from tests.e2e.fleet import frozen, kill_tree
 from tests.engines.real import EngineHall, RealEngine
@@ -24,6 +26,9 @@ if TYPE_CHECKING:
 pytestmark = [pytest.mark.engine, pytest.mark.timeout(600)]
 
 SEA = "Tell me of the sea, of the ships that sail on it, and of those who came home again. " * 6
+TRIES = 8
+SETTLED_S = 0.3
+"""For what an engine has said before it was stopped to be recorded."""
 LONG_ANSWER = {"temperature": 1, "max_output_tokens": 1500}
 GREEDY = {"temperature": 0, "max_output_tokens": 24}
 
@@ -149,6 +154,30 @@ def test_r3_a_prefill_engine_of_v12_is_never_paired_with_a_decode_engine_of_v13(
     assert equals_cold(stack, mistaken, v13_engine)
 
 
+def killed_in_its_answer(
+    stack: Stack, chat: str, doomed: RealEngine, meanwhile: Callable[[], None]
+) -> list[dict[str, Any]]:
+    """What a stream said whose engine was killed under it; a random answer may be over before that."""
+    body = {"input": "Go on.", "conversation": chat, "stream": True} | LONG_ANSWER
+    for _ in range(TRIES):
+        with stack.http.stream("POST", "/v1/responses", json=body) as answer:
+            events = sse(answer)
+            live = [next(events)]
+            while not deltas(live) and (event := next(events, None)) is not None:
+                live.append(event)
+            turn = live[0]["response"]["id"]
+            with frozen({"address": doomed.url}):
+                time.sleep(SETTLED_S)
+                over = stack.state(chat).turns[turn].state is not TurnState.PINNED
+                if not over:
+                    meanwhile()
+                    kill_tree(doomed.pid)
+            live += list(events)
+        if not over:
+            return live
+    pytest.fail(f"{TRIES} answers were over before their engine could be killed")
+
+
 def test_r1_a_turn_whose_old_engine_is_killed_goes_on_with_the_new_revision_and_is_answered_once(
     stack: Stack, engine_hall: EngineHall, tiny_v12: Path, kv_store: Path, v13_engine: RealEngine
 ) -> None:
@@ -159,16 +188,8 @@ def test_r1_a_turn_whose_old_engine_is_killed_goes_on_with_the_new_revision_and_
     chat = stack.conversation()
     stack.ask(sea(), conversation=chat, **GREEDY)
     stack.await_artifacts(chat, 1)
-    body = {"input": "Go on.", "conversation": chat, "stream": True} | LONG_ANSWER
-    with stack.http.stream("POST", "/v1/responses", json=body) as answer:
-        events, live = sse(answer), list[dict[str, Any]]()
-        while not deltas(live):
-            live.append(next(events))
-        with frozen({"address": doomed.url}):  # or a quick answer is over before the alias has moved
-            stack.move_alias(new)
-            old.alive = False
-        kill_tree(doomed.pid)
-        live += list(events)
+    live = killed_in_its_answer(stack, chat, doomed, lambda: stack.move_alias(new))
+    old.alive = False
     engine_hall.stop(doomed)
     eventually(lambda: completed(stack, chat).turn == pins(stack, chat)[-1].turn)
     assert [pin.revision for pin in pins(stack, chat)[-2:]] == [old.revision, new.revision]

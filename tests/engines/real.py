@@ -165,7 +165,7 @@ class EngineHall:
         `weights`: their digest before they are loaded, as the launcher has it.
         `connector`, `middleware`: names of classes in tests.engines.switched_off, in the place of ours; or a connector's with its module.
         """
-        options = _options(model, store, self._folder, find_free_port(), extra)
+        options = _options(model, store, self._folder / secrets.token_hex(4), find_free_port(), extra)
         options = replace(options, contracts=contracts, adapters=tuple((adapters or {}).items()))
         options.own_dir.mkdir(parents=True)
         options = with_private_adapters(options)

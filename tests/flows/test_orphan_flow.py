@@ -173,8 +173,9 @@ def test_an_attempt_that_its_owner_was_not_told_of_is_given_up_for_another(conn:
 def test_one_that_waits_beyond_its_deadline_fails_without_a_worker(conn: Connection) -> None:
     first = answered(conn)
     complete(conn, first, completed(pin(conn, first)))
-    terms = Terms(background=True, deadline_s=0.001)
+    terms = Terms(background=True, deadline_s=3600)
     turn = accept(conn, conversation=first.conversation, terms=terms)
+    conn.execute(text("UPDATE turns SET deadline_at = clock_timestamp() WHERE NOT closed"))
     [overdue] = [found for found in turn_queue.overdue(conn, 10) if found.turn == turn.turn]
     orphan_flow.fail_overdue(conn, overdue, NOW)
     last = events_of(conn, first)[-1]
