@@ -338,6 +338,9 @@ class SchedulerSide:
             tracked.evidence = replace(tracked.evidence, published=outcome)
             self._counters.add_publication(outcome)
         else:
+            if outcome == WEIGHTS_CHANGED:
+                # A save looks at the weights itself, and on a busy machine may be the first to.
+                self._disown(tracked)
             self._not_published(tracked, outcome)
         self._report(tracked)
         self._forget_if_settled(request_id, tracked)

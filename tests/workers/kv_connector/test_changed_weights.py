@@ -56,6 +56,16 @@ def test_once_its_weights_changed_in_place_it_is_nobody_knows_what(scene: Scene)
     assert read_counters(scene.root / "run")[Count.WEIGHT_CHANGES, None] == 1
 
 
+def test_a_save_that_is_the_first_to_see_it_takes_the_revision_back(scene: Scene) -> None:
+    req = request(publish="kv_00000000aa")
+    scene.scheduler.arrived(req)
+    scene.scheduler.matched(req, 0)
+    assert scene.scheduler.finished(req, list(range(9))) is True
+    assert scene.evidence().revision == V12.digest
+    scene.scheduler.learned(Outcomes({}, {req.request_id: WEIGHTS_CHANGED}))
+    assert (scene.evidence().revision, scene.evidence().publish_failure) == (None, WEIGHTS_CHANGED)
+
+
 def test_what_arrived_before_they_changed_and_is_decided_after_is_refused_too(scene: Scene) -> None:
     req = request(offer=HANDLE)
     scene.scheduler.arrived(req)
