@@ -27,7 +27,9 @@ PEOPLE = 4
 TURNS_BEFORE, TURNS_AFTER = 5, 3
 """Of each, the first one among them; their think time is part of the load."""
 HOLD_S = 4
-LONG_ROUNDS = 2
+WARM_TOKENS_PER_S = 80
+"""Both engines share the processors, as those of a fleet do not: a fifth of what one of them can prefill leaves the other its time."""
+LONG_ROUNDS = 4
 STEP_S = 0.1
 PATIENCE_S = 180.0
 
@@ -138,6 +140,7 @@ def rolled(fleet: BenchFleet, name: str, warm: int) -> Crowd:
             "alias": alias,
             "to": fleet.v13.revision,
             "warm": warm,
+            "warm_tokens_per_s": WARM_TOKENS_PER_S,
             "shift": [50, 100],
             "hold_s": [HOLD_S, 0],
         }
