@@ -14,8 +14,10 @@ HITS = 15
 TIER_HISTORIES = 4
 """A history can be read from disk once in an engine's life; then it lies in memory."""
 TIER_BYTES = 1 << 30
-GUARD_REQUESTS = 300
-WARM_UP = 20
+GUARD_PAIRS = 5
+GUARD_BURSTS = 6
+GUARD_BURST = 30
+WARM_UP = 5
 SETTLE_S = 60.0
 REST_S = 1.2
 """Longer than the second for which vLLM's processes spin after a step, on cores that the other engine needs."""
@@ -23,7 +25,7 @@ REST_S = 1.2
 
 def measure_guard(forks: Zygote, folder: Path) -> dict[str, float]:
     """Milliseconds a request without a handle takes longer: with Everturn than with a connector that does nothing, and with that one
-    than with none. Medians, alternating, on a model so small that a millisecond shows.
+    than with none. Medians over pairs of engines, since each starts with memory of its own, on a model so small that a millisecond shows.
     """
     model = TinyModel().write(folder / "tiny")
     null = {
@@ -31,30 +33,44 @@ def measure_guard(forks: Zygote, folder: Path) -> dict[str, float]:
         "kv_connector_module_path": "bench.null_connector",
         "kv_role": "kv_both",
     }
-    with (
-        forks.engine(model, folder / "guard-kv") as ours,
-        forks.engine(model, folder / "none", kv_transfer=null) as other,
-    ):
-        guard = _longer_ms(ours, other)
-    with (
-        forks.engine(model, folder / "none", kv_transfer=null) as other,
-        forks.engine(model, folder / "none", bare=True) as bare,
-    ):
-        connector = _longer_ms(other, bare)
+    guard, connector = list[float](), list[float]()
+    for _ in range(GUARD_PAIRS):
+        with (
+            forks.engine(model, folder / "guard-kv") as ours,
+            forks.engine(model, folder / "none", kv_transfer=null) as other,
+        ):
+            guard.append(_longer_ms(ours, other))
+        with (
+            forks.engine(model, folder / "none", kv_transfer=null) as other,
+            forks.engine(model, folder / "none", bare=True) as bare,
+        ):
+            connector.append(_longer_ms(other, bare))
     print(
-        f"a request without a handle: {guard:+.2f} ms by the guard, {connector:+.2f} ms by vLLM's own connector hooks"
+        f"a request without a handle: by the guard {_told(guard)} ms, by any connector {_told(connector)} ms"
     )
-    return {"guard_overhead_ms": guard, "any_connector_ms": connector}
+    return {
+        "guard_overhead_ms": statistics.median(guard),
+        "any_connector_ms": statistics.median(connector),
+    }
+
+
+def _told(pairs: list[float]) -> str:
+    return ", ".join(f"{longer_ms:+.2f}" for longer_ms in pairs)
 
 
 def _longer_ms(one: BenchEngine, other: BenchEngine) -> float:
-    times: dict[str, list[float]] = {"one": [], "other": []}
-    for number in range(GUARD_REQUESTS):
-        pair = (("one", one), ("other", other))
-        for name, engine in pair if number % 2 else reversed(pair):
-            timed = engine.ask(prompt(number, 40, 250), max_tokens=2, params={}, settle=False)
-            times[name].append(timed.total_s * 1000)
-    return statistics.median(times["one"][WARM_UP:]) - statistics.median(times["other"][WARM_UP:])
+    """By bursts, each when the other engine has come to rest: one that still spins takes a core from the one that is asked."""
+    times: dict[int, list[float]] = {0: [], 1: []}
+    for burst in range(GUARD_BURSTS):
+        pair = [(0, one), (1, other)]
+        for which, engine in pair if burst % 2 else reversed(pair):
+            time.sleep(REST_S)
+            asked = [
+                engine.ask(prompt((burst, number), 40, 250), max_tokens=2, params={}, settle=False)
+                for number in range(GUARD_BURST)
+            ]
+            times[which] += [timed.total_s * 1000 for timed in asked[WARM_UP:]]
+    return statistics.median(times[0]) - statistics.median(times[1])
 
 
 def measure_peers(forks: Zygote, model: Path, folder: Path, hit_s: float) -> dict[str, float]:
