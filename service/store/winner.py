@@ -1,5 +1,6 @@
 """Who took the version that an append lost: asked when the transaction that lost it is over, so that it costs no append that wins."""
 
+import logging
 from collections.abc import Mapping
 from contextlib import closing
 from typing import Any
@@ -7,6 +8,8 @@ from typing import Any
 from psycopg import Error
 from psycopg.sql import Literal
 from sqlalchemy import Connection
+
+log = logging.getLogger(__name__)
 
 WINNER = """
     SELECT type, occurred_at FROM events
@@ -33,6 +36,8 @@ def describe_winner(conn: Connection, place: Mapping[str, Any]) -> str | None:
             found = cursor.fetchone()
         if savepoint is None:
             driver.rollback()
-    except Error:
-        return None  # the conflict is what is to be told, and it can be told without a name
+    except Error as error:
+        # The conflict is what is to be told, and it can be told without a name.
+        log.warning("who won version %s of %s cannot be asked: %s", place["version"], place["stream"], error)
+        return None
     return f"'{found[0]}' of {found[1]:%Y-%m-%d %H:%M:%S}" if found else None

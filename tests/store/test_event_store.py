@@ -206,7 +206,7 @@ def test_the_asynchronous_service_is_told_who_won(database: str, engine: Engine)
 
 
 def test_who_lost_to_somebody_it_cannot_ask_about_is_still_told_that_it_lost(
-    engine: Engine, monkeypatch: pytest.MonkeyPatch
+    engine: Engine, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(winner, "WINNER", "SELECT type FROM nowhere")
     with ThreadPoolExecutor(1) as pool:
@@ -216,6 +216,7 @@ def test_who_lost_to_somebody_it_cannot_ask_about_is_still_told_that_it_lost(
             wait_until(lambda: waits_for_a_lock(engine))
         with pytest.raises(VersionConflict, match="conv_1 went to another writer: read it again"):
             second.result()
+    assert 'who won version 1 of conv_1 cannot be asked: relation "nowhere" does not exist' in caplog.text
 
 
 def test_the_second_of_two_racing_writers_wins_when_the_first_rolls_back(engine: Engine) -> None:
