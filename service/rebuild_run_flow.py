@@ -1,6 +1,7 @@
 """A rebuild as a worker runs it: what is to be prefilled, on which engine, and what came of it; one transaction each."""
 
 from collections.abc import Collection
+from dataclasses import dataclass
 from datetime import datetime
 
 from sqlalchemy import Connection
@@ -12,14 +13,65 @@ from service.domain.evidence import Evidence, Published
 from service.domain.plan import Engine, pick_prefill
 from service.domain.revision import RevisionDigest
 from service.domain.turn import TurnEvent
-from service.store import event_store, fleet, heads, kv_deletions, rebuild_progress, rebuilds, timeline
+from service.store import (
+    artifacts,
+    event_store,
+    fleet,
+    heads,
+    kv_deletions,
+    rebuild_progress,
+    rebuilds,
+    timeline,
+)
 from service.store.rebuilds import Claim
 from service.turn_log import continue_turn, given, record_published, refused_by
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Begun:
+    claim: Claim
+    prompt: tuple[int, ...]
+    engine: Engine
+    at_hand: int
+    """Tokens of what a warm-up was offered on its own revision: nothing is to be done for them."""
+
+
+def begin_rebuild(
+    conn: Connection, *, rebuild: str, owner: str, lease_s: float, most_claims: int
+) -> Begun | None:
+    """Claimed, with all that its first prefill needs: a turn waits for each round trip. None where there is nothing to do.
+
+    Raises:
+        RebuildFailed: there is nothing to prefill, nobody to do it, or more than `most_claims` in a row came to nothing.
+    """
+    claim = rebuilds.claim(conn, rebuild=rebuild, owner=owner, lease_s=lease_s)
+    if claim is None:
+        return None
+    if claim.claims > most_claims:
+        raise RebuildFailed(f"given up: {most_claims} workers claimed it, and none of them came back")
+    prompt = rebuild_prompt(conn, claim)
+    engine = pick_rebuild_engine(conn, claim.revision, rebuild=rebuild)
+    if engine is None:
+        raise RebuildFailed(f"no ready engine for prefill serves {claim.revision}")
+    return Begun(claim=claim, prompt=prompt, engine=engine, at_hand=_at_hand(conn, claim))
+
+
+def give_up(conn: Connection, *, rebuild: str, owner: str, lease_s: float, reason: str) -> None:
+    """Of one that could not be begun, and so is nobody's yet."""
+    claim = rebuilds.claim(conn, rebuild=rebuild, owner=owner, lease_s=lease_s)
+    if claim is not None:
+        fail_rebuild(conn, claim=claim, reason=reason)
+
+
 def rebuild_prompt(conn: Connection, claim: Claim) -> tuple[int, ...]:
-    """The accepted window: exactly the ids that the next prompt begins with."""
-    return heads.load_window(conn, claim.tenant, claim.conversation)
+    """The accepted window: exactly the ids that the next prompt begins with.
+
+    Raises: RebuildFailed: it is empty.
+    """
+    window = heads.load_window(conn, claim.tenant, claim.conversation)
+    if not window:
+        raise RebuildFailed("nothing of the history is left to be prefilled as it was")
+    return window
 
 
 def block_tokens(conn: Connection, revision: RevisionDigest) -> int:
@@ -118,6 +170,13 @@ def note_unclaimed(conn: Connection, claim: Claim, published: Published, now: da
 def fail_rebuild(conn: Connection, *, claim: Claim, reason: str) -> None:
     """A turn that waits for it then decodes without it. Raises: FenceLost."""
     rebuilds.fail(conn, rebuild=claim.rebuild, fence=claim.fence, reason=reason)
+
+
+def _at_hand(conn: Connection, claim: Claim) -> int:
+    """What a turn waits for is offered KV of another revision, if any: not worth a look."""
+    if claim.rollout is None or claim.offer is None:
+        return 0
+    return artifacts.tokens_of(conn, claim.tenant, claim.conversation, claim.offer, under=claim.revision)
 
 
 def _published(claim: Claim, evidence: Evidence, engine: Engine) -> Published:

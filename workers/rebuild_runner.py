@@ -14,7 +14,7 @@ from service.domain.errors import EngineFailed, EverturnError, FenceLost, Rebuil
 from service.domain.evidence import Evidence, Refusal
 from service.domain.plan import Engine
 from service.domain.rebuild import next_boundary
-from service.store import rebuilds
+from service.rebuild_run_flow import Begun
 from service.store.rebuilds import Claim
 from workers.pool_process import PoolProcess
 from workers.rebuild_lease import lease_renewed
@@ -34,31 +34,54 @@ HAND_OVER = 0.5
 
 def run_rebuild(process: PoolProcess, rebuild: str) -> None:
     """Returns at once if the rebuild is another's or has ended; else its row ends with a result or a reason, or waits with what was done."""
-    owner = f"{socket.gethostname()}:{os.getpid()}"
-    with process.database.begin() as conn:
-        claim = rebuilds.claim(conn, rebuild=rebuild, owner=owner, lease_s=LEASE_S)
-    if claim is None:
-        log.info("rebuild %s is not free: nothing to do", rebuild)
+    begun = _begin(process, rebuild)
+    if begun is None:
         return
     try:
-        with lease_renewed(process.database, claim, LEASE_S):
-            _run(process, claim)
+        with lease_renewed(process.database, begun.claim, LEASE_S):
+            _run(process, begun)
     except FenceLost as lost:
-        log.warning("rebuild %s, fence %s: %s", rebuild, claim.fence, lost)
+        log.warning("rebuild %s, fence %s: %s", rebuild, begun.claim.fence, lost)
 
 
-def _run(process: PoolProcess, claim: Claim) -> None:
+def _begin(process: PoolProcess, rebuild: str) -> Begun | None:
+    """None where there is nothing to do, or it has been given up."""
+    owner = f"{socket.gethostname()}:{os.getpid()}"
     try:
-        _Rebuilding(process, claim).run()
+        with process.database.begin() as conn:
+            begun = rebuild_run_flow.begin_rebuild(
+                conn, rebuild=rebuild, owner=owner, lease_s=LEASE_S, most_claims=MOST_CLAIMS
+            )
+    except Exception as error:
+        # With what could not be read its claim was undone.
+        reason = str(error) if isinstance(error, EverturnError) else _unexpected(error)
+        log.warning("rebuild %s could not be begun: %s", rebuild, reason)
+        with process.database.begin() as conn:
+            rebuild_run_flow.give_up(conn, rebuild=rebuild, owner=owner, lease_s=LEASE_S, reason=reason)
+        if isinstance(error, EverturnError):
+            return None
+        raise
+    if begun is None:
+        log.info("rebuild %s is not free: nothing to do", rebuild)
+    return begun
+
+
+def _run(process: PoolProcess, begun: Begun) -> None:
+    try:
+        _Rebuilding(process, begun).run()
     except FenceLost:
         raise
     except EverturnError as error:
-        _fail(process, claim, str(error))
+        _fail(process, begun.claim, str(error))
     except SoftTimeLimitExceeded:
-        _fail(process, claim, f"it took longer than {process.settings.rebuild_timeout_s:.0f} s")
+        _fail(process, begun.claim, f"it took longer than {process.settings.rebuild_timeout_s:.0f} s")
     except Exception as error:
-        _fail(process, claim, f"unexpected {type(error).__name__}: {error}")
+        _fail(process, begun.claim, _unexpected(error))
         raise
+
+
+def _unexpected(error: Exception) -> str:
+    return f"unexpected {type(error).__name__}: {error}"
 
 
 def _fail(process: PoolProcess, claim: Claim, reason: str) -> None:
@@ -70,38 +93,40 @@ def _fail(process: PoolProcess, claim: Claim, reason: str) -> None:
 class _Rebuilding:
     """One claim's tries: an engine that fails is left for another, an offer that cannot be loaded is left out."""
 
-    def __init__(self, process: PoolProcess, claim: Claim) -> None:
+    def __init__(self, process: PoolProcess, begun: Begun) -> None:
         self._process = process
-        self._claim = claim
+        self._claim = begun.claim
         self._began = time.monotonic()
-        self._prompt: tuple[int, ...] = ()
-        self._offer = claim.partial or claim.offer
+        self._prompt = begun.prompt
+        self._engine = begun.engine
+        self._at_hand = begun.at_hand
+        self._block: int | None = None
+        self._offer = begun.claim.partial or begun.claim.offer
         self._prefills = 0
         self._refused: tuple[Engine, Refusal] | None = None
         self._failed: list[tuple[Engine, str]] = []
 
     def run(self) -> None:
-        if self._claim.claims > MOST_CLAIMS:
-            raise RebuildFailed(f"given up: {MOST_CLAIMS} workers claimed it, and none of them came back")
-        self._load_prompt()
-        with self._process.database.begin() as conn:
-            block = rebuild_run_flow.block_tokens(conn, self._claim.revision)
-        engine, wanted = self._pick(), True
+        engine, wanted = self._engine, True
         while wanted:
-            end = next_boundary(
-                done=self._claim.tokens_done,
-                total=len(self._prompt),
-                chunk=self._process.settings.rebuild_chunk_tokens,
-                block=block,
-            )
+            end = self._end()
             engine, evidence = self._prefilled(engine, end)
             wanted = self._record(engine, evidence, end)
+
+    def _end(self) -> int:
+        done, total = max(self._claim.tokens_done, self._at_hand), len(self._prompt)
+        chunk = self._process.settings.rebuild_chunk_tokens
+        if total - done <= chunk:
+            # Whatever an engine's block is.
+            return total
+        if self._block is None:
+            with self._process.database.begin() as conn:
+                self._block = rebuild_run_flow.block_tokens(conn, self._claim.revision)
+        return next_boundary(done=done, total=total, chunk=chunk, block=self._block)
 
     def _load_prompt(self) -> None:
         with self._process.database.begin() as conn:
             self._prompt = rebuild_run_flow.rebuild_prompt(conn, self._claim)
-        if not self._prompt:
-            raise RebuildFailed("nothing of the history is left to be prefilled as it was")
 
     def _prefilled(self, engine: Engine, end: int) -> tuple[Engine, Evidence]:
         for _ in range(MOST_TRIES):
@@ -150,8 +175,7 @@ class _Rebuilding:
             )
         if engine is None:
             raise RebuildFailed(
-                f"no {'other ' if self._failed else ''}ready engine for prefill serves {self._claim.revision}"
-                + (f"; {self._reasons()}" if self._failed else "")
+                f"no other ready engine for prefill serves {self._claim.revision}; {self._reasons()}"
             )
         return engine
 

@@ -10,6 +10,7 @@ from service import turn_flow
 from service.api.bell import Bell
 from service.api.database import Database
 from service.api.metrics import Metrics
+from service.api.rebuild_looks import RebuildLooks
 from service.domain.events import AttemptFailed
 from service.domain.head import Head
 from service.domain.plan import RebuildQueue
@@ -19,7 +20,7 @@ from service.turn_flow import Pinned
 
 log = getLogger(__name__)
 
-POLL_SHARE, SHORTEST_POLL_S, LONGEST_POLL_S = 0.05, 0.02, 0.25
+POLL_SHARE, SHORTEST_POLL_S, LONGEST_POLL_S = 0.05, 0.01, 0.05
 """Of what was waited so far: to look less often would add as much to what a rebuild takes."""
 
 
@@ -43,6 +44,7 @@ class RebuildWait:
     ) -> None:
         self._clock = clock
         self._database = database
+        self._looks = RebuildLooks(database)
         self._bell = bell
         self._ring = ring
         self._settings = settings
@@ -93,7 +95,7 @@ class RebuildWait:
         self, rebuild: str, began: float, note: Callable[[str], None]
     ) -> rebuilds.Rebuild | None:
         while True:
-            row = await self._database.run(lambda conn: rebuilds.find(conn, rebuild))
+            row = await self._looks.find(rebuild)
             if row is None or row.finished_at is not None:
                 return row
             waited = monotonic() - began

@@ -11,7 +11,7 @@ from service.api.body import StrictBody, parse, read_object
 from service.api.wiring import Operator, ServiceOf
 from service.domain.errors import NotFound
 from service.domain.plan import RebuildQueue
-from service.store import rebuilds
+from service.store import rebuild_listing, rebuilds
 from service.store.rebuilds import Rebuild, RebuildState
 
 router = APIRouter(prefix="/admin/rebuilds")
@@ -35,7 +35,7 @@ async def list_rebuilds(
 ) -> dict[str, Any]:
     """The newest first."""
     found = await service.database.run(
-        lambda conn: rebuilds.list_newest(conn, state=state, queue=queue, rollout=rollout, limit=limit)
+        lambda conn: rebuild_listing.list_newest(conn, state=state, queue=queue, rollout=rollout, limit=limit)
     )
     return {"data": [_object(one) for one in found]}
 

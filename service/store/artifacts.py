@@ -49,6 +49,12 @@ NEWEST = 8
 
 # Built once: what every turn comes by.
 RECORD = insert(artifacts).on_conflict_do_nothing()
+TOKENS = select(artifacts.c.tokens).where(
+    artifacts.c.artifact_id == bindparam("wanted"),
+    artifacts.c.tenant_id == bindparam("tenant"),
+    artifacts.c.conversation_id == bindparam("of"),
+    artifacts.c.revision == bindparam("under"),
+)
 _RANKED = (
     select(
         *(
@@ -90,6 +96,19 @@ def of_conversation(
     shared = {one.conversation: one.tokens for one in ancestors if one.tokens > 0}
     whose = {"tenant": tenant, "own": conversation, "conversations": [conversation, *shared]}
     return [_shared(row, shared) for row in conn.execute(OF_CONVERSATION, whose)]
+
+
+def tokens_of(
+    conn: Connection,
+    tenant: TenantId,
+    conversation: ConversationId,
+    artifact: ArtifactId,
+    *,
+    under: RevisionDigest,
+) -> int:
+    """0 for one that is not known, or of another revision."""
+    of = {"tenant": tenant, "of": conversation, "wanted": artifact, "under": under}
+    return conn.execute(TOKENS, of).scalar_one_or_none() or 0
 
 
 def list_artifacts(conn: Connection, conversation: ConversationId) -> list[StoredArtifact]:

@@ -1,14 +1,30 @@
 """A rebuild between its claim and its end: how far it has come, and what was published on the way."""
 
-from sqlalchemy import Connection, func, select, text, true, update
+from collections.abc import Collection
+
+from sqlalchemy import Connection, Text, any_, bindparam, func, select, text, true, update
+from sqlalchemy.dialects.postgresql import ARRAY
 
 from service.domain.artifact import ArtifactId, BootId
 from service.domain.errors import FenceLost
 from service.domain.events import ConversationId, TenantId
 from service.domain.evidence import Refusal
 from service.domain.plan import RebuildQueue
-from service.store.rebuilds import Claim, RebuildState, a_turn_waits, claim_of, held_by, refused
+from service.store.rebuilds import (
+    HOLD,
+    Claim,
+    Rebuild,
+    RebuildState,
+    a_turn_waits,
+    claim_of,
+    held_by,
+    rebuild_of,
+    refused,
+)
 from service.store.tables import rebuilds
+
+# Built once: whoever waits for a rebuild looks again and again.
+LOOK = select(rebuilds).where(rebuilds.c.rebuild_id == any_(bindparam("wanted", type_=ARRAY(Text))))
 
 
 def hold(conn: Connection, claim: Claim) -> Claim:
@@ -17,13 +33,18 @@ def hold(conn: Connection, claim: Claim) -> Claim:
     Raises:
         FenceLost: another worker claimed it, or nobody wants it any more.
     """
-    query = select(rebuilds).where(held_by(claim.rebuild, claim.fence)).with_for_update()
-    row = conn.execute(query).one_or_none()
+    row = conn.execute(HOLD, {"wanted": claim.rebuild, "held": claim.fence}).one_or_none()
     if row is None:
         raise FenceLost(
             f"Rebuild {claim.rebuild} is no longer held by fence {claim.fence}: its result comes too late."
         )
     return claim_of(row)
+
+
+def look(conn: Connection, wanted: Collection[str]) -> dict[str, Rebuild]:
+    """By id; without those that there are not."""
+    rows = conn.execute(LOOK, {"wanted": list(wanted)}).mappings()
+    return {row["rebuild_id"]: rebuild_of(dict(row)) for row in rows}
 
 
 def move(

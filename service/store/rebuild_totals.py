@@ -20,17 +20,22 @@ ENDED = text("""
 PREFILLED = text("""
     WITH span AS (SELECT statement_timestamp() AS till, statement_timestamp() - interval '1 min' AS began),
     worked_on AS (
-        SELECT queue, tokens_done, started_at, finished_at FROM rebuilds
+        SELECT queue, tokens_done, started_at, finished_at, offer, revision FROM rebuilds
         WHERE state IN ('queued', 'running')
         UNION ALL
-        SELECT queue, tokens_done, started_at, finished_at FROM rebuilds
+        SELECT queue, tokens_done, started_at, finished_at, offer, revision FROM rebuilds
         WHERE finished_at > statement_timestamp() - interval '1 min'
+    ), prefilled AS (
+        SELECT worked_on.queue, worked_on.started_at, worked_on.finished_at,
+            worked_on.tokens_done - coalesce(found.tokens, 0) AS tokens
+        FROM worked_on LEFT JOIN artifacts AS found
+            ON found.artifact_id = worked_on.offer AND found.revision = worked_on.revision
     )
     SELECT queue, CAST(sum(
-        tokens_done * extract(epoch FROM coalesce(finished_at, till) - greatest(started_at, began))
+        tokens * extract(epoch FROM coalesce(finished_at, till) - greatest(started_at, began))
         / greatest(extract(epoch FROM coalesce(finished_at, till) - started_at), 0.001)
     ) / 60 AS double precision) AS tokens_per_s
-    FROM worked_on CROSS JOIN span WHERE tokens_done > 0 AND started_at IS NOT NULL GROUP BY queue
+    FROM prefilled CROSS JOIN span WHERE tokens > 0 AND started_at IS NOT NULL GROUP BY queue
 """)
 
 

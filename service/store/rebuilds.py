@@ -6,9 +6,11 @@ from enum import StrEnum
 from typing import Any
 
 from sqlalchemy import (
+    BindParameter,
     ColumnElement,
     Connection,
     Row,
+    Update,
     and_,
     bindparam,
     case,
@@ -19,7 +21,7 @@ from sqlalchemy import (
     text,
     update,
 )
-from sqlalchemy.dialects.postgresql import insert
+from sqlalchemy.dialects.postgresql import JSONB, insert
 from sqlalchemy.exc import IntegrityError
 
 from service.domain.artifact import ArtifactId, BootId
@@ -31,7 +33,7 @@ from service.domain.revision import RevisionDigest
 from service.domain.rollout_events import RolloutId
 from service.store.codec import from_document, to_document
 from service.store.constraints import broken_constraint
-from service.store.leases import CLOCK, expired, lease_end
+from service.store.leases import CLOCK, expired, lease_end, seconds
 from service.store.tables import ONE_ACTIVE_REBUILD, ONE_SHARED_REBUILD, rebuilds
 
 
@@ -182,38 +184,14 @@ def claim(conn: Connection, *, rebuild: str, owner: str, lease_s: float) -> Clai
 
     Nor is there where nobody waits for it, and a turn waits for another.
     """
-    free = or_(
-        rebuilds.c.state == RebuildState.QUEUED,
-        and_(rebuilds.c.state == RebuildState.RUNNING, expired(rebuilds.c.lease_expires_at)),
-    )
-    first = or_(rebuilds.c.queue == RebuildQueue.INTERACTIVE, ~a_turn_waits())
-    mine = (
-        select(rebuilds.c.rebuild_id)
-        .where(rebuilds.c.rebuild_id == rebuild, free, first)
-        .with_for_update(skip_locked=True)
-        .scalar_subquery()
-    )
-    query = (
-        update(rebuilds)
-        .where(rebuilds.c.rebuild_id == mine)
-        .values(
-            state=RebuildState.RUNNING,
-            fence=rebuilds.c.fence + 1,
-            owner=owner,
-            lease_expires_at=lease_end(lease_s),
-            started_at=func.coalesce(rebuilds.c.started_at, CLOCK),
-            claims=rebuilds.c.claims + 1,
-        )
-        .returning(rebuilds)
-    )
-    row = conn.execute(query).one_or_none()
+    given = {"wanted": rebuild, "by": owner, "lease_s": lease_s}
+    row = conn.execute(CLAIM, given).one_or_none()
     return None if row is None else claim_of(row)
 
 
 def renew(conn: Connection, *, rebuild: str, fence: int, lease_s: float) -> bool:
     """False once the fence is lost: then stop."""
-    query = update(rebuilds).where(held_by(rebuild, fence)).values(lease_expires_at=lease_end(lease_s))
-    return conn.execute(query).rowcount == 1
+    return conn.execute(RENEW, {"wanted": rebuild, "held": fence, "lease_s": lease_s}).rowcount == 1
 
 
 def finish(
@@ -231,36 +209,19 @@ def finish(
     Raises:
         FenceLost: another worker claimed it, or its turn went on without.
     """
-    ended = {"artifact_id": artifact, "engine_boot": engine_boot, "tokens_done": tokens} | refused(refusal)
-    _end(conn, rebuild, fence, RebuildState.DONE, ended)
+    made = {"made": artifact, "maker": engine_boot, "tokens": tokens}
+    told = {"refused": None if refusal is None else to_document(refusal)}
+    _end(conn, FINISH, rebuild, fence, made | told)
 
 
 def fail(conn: Connection, *, rebuild: str, fence: int, reason: str) -> None:
     """Raises: FenceLost as `finish` does."""
-    _end(conn, rebuild, fence, RebuildState.FAILED, {"reason": reason})
+    _end(conn, FAIL, rebuild, fence, {"why": reason})
 
 
 def find(conn: Connection, rebuild: str) -> Rebuild | None:
     row = conn.execute(select(rebuilds).where(rebuilds.c.rebuild_id == rebuild)).mappings().one_or_none()
-    return None if row is None else _rebuild(dict(row))
-
-
-def list_newest(
-    conn: Connection,
-    *,
-    state: RebuildState | None = None,
-    queue: RebuildQueue | None = None,
-    rollout: str | None = None,
-    limit: int,
-) -> list[Rebuild]:
-    given = ((rebuilds.c.state, state), (rebuilds.c.queue, queue), (rebuilds.c.rollout_id, rollout))
-    query = (
-        select(rebuilds)
-        .where(*(column == value for column, value in given if value is not None))
-        .order_by(rebuilds.c.created_at.desc(), rebuilds.c.rebuild_id)
-        .limit(limit)
-    )
-    return [_rebuild(dict(row)) for row in conn.execute(query).mappings()]
+    return None if row is None else rebuild_of(dict(row))
 
 
 def end_by_hand(conn: Connection, rebuild: str, state: RebuildState, reason: str) -> bool:
@@ -343,15 +304,7 @@ def _active() -> ColumnElement[bool]:
     return rebuilds.c.state.in_([RebuildState.QUEUED, RebuildState.RUNNING])
 
 
-# Built once: every turn ends with it.
-SUPERSEDE = (
-    update(rebuilds)
-    .where(rebuilds.c.turn_id == bindparam("turn"), text("state IN ('queued', 'running')"))
-    .values(state=RebuildState.SUPERSEDED, finished_at=CLOCK)
-)
-
-
-def held_by(rebuild: str, fence: int) -> ColumnElement[bool]:
+def held_by(rebuild: str | BindParameter[str], fence: int | BindParameter[int]) -> ColumnElement[bool]:
     return and_(
         rebuilds.c.rebuild_id == rebuild,
         rebuilds.c.fence == fence,
@@ -359,13 +312,59 @@ def held_by(rebuild: str, fence: int) -> ColumnElement[bool]:
     )
 
 
-def _end(conn: Connection, rebuild: str, fence: int, state: RebuildState, ended: dict[str, Any]) -> None:
-    query = update(rebuilds).where(held_by(rebuild, fence)).values(state=state, finished_at=CLOCK, **ended)
-    if conn.execute(query).rowcount != 1:
+# Built once: what every turn and every rebuild comes by.
+SUPERSEDE = (
+    update(rebuilds)
+    .where(rebuilds.c.turn_id == bindparam("turn"), text("state IN ('queued', 'running')"))
+    .values(state=RebuildState.SUPERSEDED, finished_at=CLOCK)
+)
+_FREE = or_(
+    rebuilds.c.state == RebuildState.QUEUED,
+    and_(rebuilds.c.state == RebuildState.RUNNING, expired(rebuilds.c.lease_expires_at)),
+)
+_FIRST = or_(rebuilds.c.queue == RebuildQueue.INTERACTIVE, ~a_turn_waits())
+_MINE = select(rebuilds.c.rebuild_id).where(rebuilds.c.rebuild_id == bindparam("wanted"), _FREE, _FIRST)
+CLAIM = (
+    update(rebuilds)
+    .where(rebuilds.c.rebuild_id == _MINE.with_for_update(skip_locked=True).scalar_subquery())
+    .values(
+        state=RebuildState.RUNNING,
+        fence=rebuilds.c.fence + 1,
+        owner=bindparam("by"),
+        lease_expires_at=lease_end(seconds("lease_s")),
+        started_at=func.coalesce(rebuilds.c.started_at, CLOCK),
+        claims=rebuilds.c.claims + 1,
+    )
+    .returning(rebuilds)
+)
+_HELD = held_by(bindparam("wanted"), bindparam("held"))
+HOLD = select(rebuilds).where(_HELD).with_for_update()
+RENEW = update(rebuilds).where(_HELD).values(lease_expires_at=lease_end(seconds("lease_s")))
+FINISH = (
+    update(rebuilds)
+    .where(_HELD)
+    .values(
+        state=RebuildState.DONE,
+        finished_at=CLOCK,
+        artifact_id=bindparam("made"),
+        engine_boot=bindparam("maker"),
+        tokens_done=bindparam("tokens"),
+        refusal=func.coalesce(bindparam("refused", type_=JSONB(none_as_null=True)), rebuilds.c.refusal),
+    )
+)
+FAIL = (
+    update(rebuilds)
+    .where(_HELD)
+    .values(state=RebuildState.FAILED, finished_at=CLOCK, reason=bindparam("why"))
+)
+
+
+def _end(conn: Connection, ended: Update, rebuild: str, fence: int, told: dict[str, Any]) -> None:
+    if conn.execute(ended, {"wanted": rebuild, "held": fence} | told).rowcount != 1:
         raise FenceLost(f"Rebuild {rebuild} is no longer held by fence {fence}: its result comes too late.")
 
 
-def _rebuild(row: dict[str, Any]) -> Rebuild:
+def rebuild_of(row: dict[str, Any]) -> Rebuild:
     return Rebuild(
         id=row["rebuild_id"],
         tenant=TenantId(row["tenant_id"]),

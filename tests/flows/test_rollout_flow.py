@@ -22,7 +22,7 @@ from service.domain.evidence import Refusal
 from service.domain.revision import RevisionDigest
 from service.domain.rollout import place_of
 from service.domain.rollout_events import Drain, RolloutId, RolloutState, Share
-from service.store import artifacts, event_store, fleet, rebuilds, rollout_facts
+from service.store import artifacts, event_store, fleet, rebuild_listing, rebuilds, rollout_facts
 from service.store.rebuilds import RebuildState
 from service.turn_flow import NotPinned
 from tests.engines.simulated import descriptor
@@ -367,7 +367,7 @@ def test_what_a_turn_has_rebuilt_is_not_warmed_beside_it(at: Scene) -> None:
     assert at.step(rollout) == []
     skipped = at.conn.execute(text("SELECT skipped FROM rollout_warmups")).scalars().all()
     assert skipped == ["it is being rebuilt already"]
-    assert [row.id for row in rebuilds.list_newest(at.conn, limit=10)] == [asked]
+    assert [row.id for row in rebuild_listing.list_newest(at.conn, limit=10)] == [asked]
 
 
 def fail_attempts(at: Scene, count: int) -> None:

@@ -30,7 +30,11 @@ RUN_HERE = ("service.api.", "workers.")
 ACTORS = (*ROOTS, "workers.kv_connector.scheduler")
 
 
-LOOKS = (("service.api.fleet_watch", "LOOK_EVERY_S"), ("service.api.follower", "LOOK_EVERY_S"))
+LOOKS = (
+    ("service.api.fleet_watch", "LOOK_EVERY_S"),
+    ("service.api.follower", "LOOK_EVERY_S"),
+    ("service.api.rebuild_wait", "LONGEST_POLL_S"),
+)
 LOOK_EVERY_S = 1.0
 """Who waits for another process and can only look does so less often here: most of what happened were looks that found nothing."""
 

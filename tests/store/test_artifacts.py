@@ -8,6 +8,7 @@ import pytest
 from sqlalchemy import Connection, Engine, text
 from sqlalchemy.exc import IntegrityError
 
+from service.domain.artifact import ArtifactId
 from service.domain.events import ConversationId, TenantId
 from service.domain.plan import StoredArtifact
 from service.domain.revision import RevisionDigest
@@ -128,3 +129,15 @@ def test_a_plan_chooses_from_the_newest_of_each_revision(conn: Connection) -> No
         record(conn, name, age_s=age)
     record(conn, OTHER_KV, age_s=10_000, revision=V13)
     assert names(conn) == [*old[: artifacts.NEWEST], OTHER_KV]
+
+
+def test_how_much_an_artifact_holds_is_told_of_ones_own_under_its_revision(conn: Connection) -> None:
+    record(conn, tokens=96)
+
+    def of(tenant: str = ACME, chat: str = CHAT, artifact: str = KV, under: RevisionDigest = V12) -> int:
+        return artifacts.tokens_of(
+            conn, TenantId(tenant), ConversationId(chat), ArtifactId(artifact), under=under
+        )
+
+    assert of() == 96
+    assert of(tenant="globex") == of(chat="conv_2") == of(artifact=OTHER_KV) == of(under=V13) == 0

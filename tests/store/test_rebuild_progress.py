@@ -168,3 +168,10 @@ def test_what_came_too_late_is_not_gone_on_from_by_who_has_nothing_yet(conn: Con
 def claimed_again(conn: Connection) -> Claim:
     assert rebuilds.renew(conn, rebuild="rb_1", fence=1, lease_s=0)
     return claimed(conn)
+
+
+def test_one_look_tells_of_all_that_are_asked_for_and_are_there(conn: Connection) -> None:
+    queued(conn, INTERACTIVE)
+    moved(conn, claimed(conn), ONE, 32)
+    found = rebuild_progress.look(conn, {"rb_1", "rb_none"})
+    assert found == {"rb_1": row(conn)}

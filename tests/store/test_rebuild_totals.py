@@ -1,14 +1,17 @@
 """Rebuilds that have ended are counted on, and what was prefilled in the last minute is a rate."""
 
+from dataclasses import replace
+
 import pytest
 from sqlalchemy import Connection, text
 
 from service.domain.events import ConversationId, TurnId
 from service.domain.plan import RebuildQueue
-from service.store import rebuild_totals, rebuilds
+from service.domain.revision import RevisionDigest
+from service.store import artifacts, rebuild_totals, rebuilds
 from service.store.rebuild_totals import Ended
 from service.store.rebuilds import RebuildState
-from tests.store.histories import ACME, KV, NEW_ENGINE, V13
+from tests.store.histories import ACME, KV, NEW_ENGINE, NOW, V12, V13, published
 
 INTERACTIVE, BACKGROUND = RebuildQueue.INTERACTIVE, RebuildQueue.BACKGROUND
 
@@ -113,3 +116,13 @@ def test_what_has_prefilled_nothing_is_no_rate(conn: Connection) -> None:
     queued(conn, 1)
     failed(conn, 2)
     assert rebuild_totals.tokens_per_s(conn) == {}
+
+
+@pytest.mark.parametrize(("revision", "prefilled"), [(V13, 1500), (V12, 6000)])
+def test_what_was_offered_of_the_same_revision_was_not_prefilled(
+    conn: Connection, revision: RevisionDigest, prefilled: int
+) -> None:
+    offered = replace(published(expires_ms=1, tokens=4500), revision=revision)
+    artifacts.record(conn, tenant=ACME, conversation=ConversationId("conv_1"), published=offered, now=NOW)
+    backdate(conn, done(conn, 1), began_s=40, ended_s=10)
+    assert rebuild_totals.tokens_per_s(conn) == {"interactive": pytest.approx(prefilled / 60, rel=0.01)}

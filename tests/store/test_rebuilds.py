@@ -11,7 +11,7 @@ from service.domain.artifact import BootId
 from service.domain.errors import FenceLost, VersionConflict
 from service.domain.events import ConversationId, TurnId
 from service.domain.plan import RebuildQueue
-from service.store import rebuilds
+from service.store import rebuild_listing, rebuilds
 from service.store.rebuilds import Claim, Rebuild, RebuildState
 from tests.store.histories import ACME, CHAT, KV, NEW_ENGINE, TURN, V13, refused
 
@@ -281,7 +281,7 @@ def test_of_a_turn_and_warm_ups_that_race_all_share_one(engine: Engine) -> None:
         names = set(pool.map(race, range(RACERS))) - {""}
     assert len(names) == 1
     with engine.begin() as conn:
-        [row] = rebuilds.list_newest(conn, limit=10)
+        [row] = rebuild_listing.list_newest(conn, limit=10)
     assert ({row.id}, row.queue) == (names, RebuildQueue.INTERACTIVE)
 
 

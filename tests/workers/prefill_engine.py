@@ -33,6 +33,8 @@ class PrefillEngine:
     begun: threading.Semaphore = field(default_factory=lambda: threading.Semaphore(0))
     prefills: list[dict[str, Any]] = field(default_factory=list)
     evidence: dict[str, Evidence] = field(default_factory=dict)
+    stored: list[Published] = field(default_factory=list)
+    """By others, and to be loaded."""
 
     def generate(self, headers: dict[str, str], body: dict[str, Any]) -> tuple[int, dict[str, Any]]:
         self.prefills.append(body)
@@ -73,17 +75,7 @@ class PrefillEngine:
                 differing=("weights",),
             )
         )
-        published = Published(
-            artifact=ArtifactId(kv["publish"]),
-            revision=self.measured,
-            producer=self.boot,
-            made_by=MadeBy.PREFILL,
-            tokens=min(tokens, self.most_published),
-            blocks=1,
-            bytes=64,
-            expires_ms=LONG_HENCE_MS,
-            tip="ab" * 32,
-        )
+        published = self.published(ArtifactId(kv["publish"]), min(tokens, self.most_published))
         return Evidence(
             attempt=kv["attempt"],
             boot=self.boot,
@@ -95,8 +87,22 @@ class PrefillEngine:
             publish_failure="no space left" if self.fails_to_publish else None,
         )
 
+    def published(self, artifact: ArtifactId, tokens: int) -> Published:
+        return Published(
+            artifact=artifact,
+            revision=self.measured,
+            producer=self.boot,
+            made_by=MadeBy.PREFILL,
+            tokens=tokens,
+            blocks=1,
+            bytes=64,
+            expires_ms=LONG_HENCE_MS,
+            tip="ab" * 32,
+        )
+
     def _loaded(self, offer: str | None) -> Loaded | None:
-        made = {e.published.artifact: e.published for e in self.evidence.values() if e.published}
+        published = [*self.stored, *(e.published for e in self.evidence.values() if e.published)]
+        made = {one.artifact: one for one in published}
         found = made.get(ArtifactId(offer or ""))
         if found is None or self.fails_to_load:
             return None

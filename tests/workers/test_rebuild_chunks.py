@@ -2,14 +2,17 @@
 
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
 from pydantic import SecretStr
 from sqlalchemy import Engine, text
 
 from service import rebuild_flow
+from service.domain.artifact import ArtifactId
 from service.settings import Settings
 from service.store import kv_deletions, rebuilds
+from tests.domain.descriptors import V12
 from tests.workers.prefill_engine import PrefillEngine
 from tests.workers.waiting import WINDOW, Waiting, make_waiting, make_warming
 from workers import rebuild_runner
@@ -249,3 +252,24 @@ def test_an_engine_that_publishes_no_more_of_it_fails_the_rebuild(
     run_rebuild(process, waiting.rebuild)
     assert waiting.row().state == "failed"
     assert waiting.row().reason == "no more than 16 tokens of it were published"
+
+
+def test_a_warm_up_begins_behind_what_there_is_on_its_own_revision(
+    process: PoolProcess, store: Engine, prefiller: PrefillEngine
+) -> None:
+    stored = prefiller.published(ArtifactId("kv_" + "a" * 32), HALF)
+    prefiller.stored.append(stored)
+    warming = make_warming(store, offered=stored)
+    run_rebuild(process, warming.rebuild)
+    assert [len(p["token_ids"]) for p in prefiller.prefills] == [len(WINDOW)]
+    assert asked(prefiller)[0]["offer"] == stored.artifact
+    assert prefiller.computed() == [len(WINDOW) - HALF]
+    assert (warming.row().state, warming.row().partials) == ("done", ())
+
+
+def test_kv_of_another_revision_is_nothing_to_begin_behind(
+    process: PoolProcess, store: Engine, prefiller: PrefillEngine
+) -> None:
+    stored = replace(prefiller.published(ArtifactId("kv_" + "a" * 32), HALF), revision=V12.digest)
+    run_rebuild(process, make_warming(store, offered=stored).rebuild)
+    assert [len(p["token_ids"]) for p in prefiller.prefills] == [HALF, len(WINDOW)]

@@ -4,17 +4,20 @@ import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from dataclasses import replace
 
 import pytest
 from celery.exceptions import SoftTimeLimitExceeded
 from pydantic import SecretStr
-from sqlalchemy import Engine, text
+from sqlalchemy import Engine, event, text
 
+from service import rebuild_run_flow
 from service.domain.artifact import BootId, RefusalReason
+from service.domain.errors import Internal
 from service.domain.plan import EngineState
 from service.settings import Settings
-from service.store import fleet, rebuilds
+from service.store import fleet, heads, rebuilds
 from tests.domain.descriptors import V12, V13
 from tests.flows.orphans import fail_as_orphan
 from tests.workers.prefill_engine import PrefillEngine, serving
@@ -272,3 +275,50 @@ def test_a_bug_of_ours_ends_the_row_and_is_raised(
     with pytest.raises(ZeroDivisionError):
         run_rebuild(process, waiting.rebuild)
     assert "ZeroDivisionError" in failed(waiting)
+
+
+def test_an_engine_is_asked_after_a_single_transaction(
+    process: PoolProcess, waiting: Waiting, prefiller: PrefillEngine
+) -> None:
+    begun: list[int] = []
+    event.listen(process.database, "begin", lambda _: begun.append(len(prefiller.prefills)))
+    run_rebuild(process, waiting.rebuild)
+    assert begun.count(0) == 1
+
+
+@pytest.mark.parametrize("error", [Internal("of 130 tokens 128 are stored"), ZeroDivisionError("by none")])
+def test_one_whose_history_cannot_be_read_is_given_up_and_says_why(
+    process: PoolProcess,
+    waiting: Waiting,
+    prefiller: PrefillEngine,
+    monkeypatch: pytest.MonkeyPatch,
+    error: Exception,
+) -> None:
+    def unreadable(*_: object) -> None:
+        raise error
+
+    monkeypatch.setattr(heads, "load_window", unreadable)
+    with nullcontext() if isinstance(error, Internal) else pytest.raises(ZeroDivisionError):
+        run_rebuild(process, waiting.rebuild)
+    assert str(error) in failed(waiting)
+    assert (waiting.row().fence, prefiller.prefills) == (1, [])
+
+
+def test_a_history_of_which_nothing_is_left_is_not_prefilled(
+    process: PoolProcess, waiting: Waiting, prefiller: PrefillEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(heads, "load_window", lambda *_: ())
+    run_rebuild(process, waiting.rebuild)
+    assert failed(waiting) == "nothing of the history is left to be prefilled as it was"
+    assert prefiller.prefills == []
+
+
+def test_one_that_cannot_be_begun_is_not_failed_for_whoever_works_on_it(
+    process: PoolProcess, waiting: Waiting, prefiller: PrefillEngine
+) -> None:
+    with waiting.database.begin() as conn:
+        assert rebuilds.claim(conn, rebuild=waiting.rebuild, owner="another", lease_s=60)
+        rebuild_run_flow.give_up(
+            conn, rebuild=waiting.rebuild, owner="worker", lease_s=60, reason="no engine"
+        )
+    assert (waiting.row().state, waiting.row().owner) == ("running", "another")

@@ -151,7 +151,10 @@ def make_waiting(database: Engine, *, turn_lease_s: float = LONG_S) -> Waiting:
 
 
 def make_warming(
-    database: Engine, window: tuple[int, ...] = WINDOW, revision: RevisionDigest = V13.digest
+    database: Engine,
+    window: tuple[int, ...] = WINDOW,
+    revision: RevisionDigest = V13.digest,
+    offered: Published | None = None,
 ) -> Waiting:
     """As `make_waiting`, but no turn waits: the rebuild is a rollout's, and its turn has been answered."""
     conversation, turn = ConversationId(new_id("conv_")), TurnId(new_id("resp_"))
@@ -167,6 +170,8 @@ def make_warming(
             conn, tenant=ACME, stream=conversation, expected_version=0, events=history, now=now()
         )
         artifacts.record(conn, tenant=ACME, conversation=conversation, published=_published(stale), now=now())
+        if offered is not None:
+            artifacts.record(conn, tenant=ACME, conversation=conversation, published=offered, now=now())
         rebuilds.enqueue(
             conn,
             rebuild=rebuild,
@@ -175,7 +180,7 @@ def make_warming(
             turn=turn,
             attempt=1,
             revision=revision,
-            offer=None,
+            offer=None if offered is None else offered.artifact,
             tokens_total=len(window),
             queue=RebuildQueue.BACKGROUND,
             rollout=RolloutId("ro_1"),

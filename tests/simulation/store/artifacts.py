@@ -8,6 +8,7 @@ from service.domain.conversation import Ancestor
 from service.domain.events import ConversationId, TenantId
 from service.domain.evidence import Published
 from service.domain.plan import StoredArtifact
+from service.domain.revision import RevisionDigest
 from service.store.artifacts import NEWEST
 from tests.simulation.tables import ArtifactRow, Session
 
@@ -50,6 +51,19 @@ def of_conversation(
                 )
             )
     return found
+
+
+def tokens_of(
+    conn: Session,
+    tenant: TenantId,
+    conversation: ConversationId,
+    artifact: ArtifactId,
+    *,
+    under: RevisionDigest,
+) -> int:
+    rows = conn.tables.artifacts.get((tenant, conversation), ())
+    found = [row.published for row in rows if row.published.artifact == artifact]
+    return sum(one.tokens for one in found if one.revision == under)
 
 
 def forget_conversation(conn: Session, tenant: TenantId, conversation: ConversationId) -> list[ArtifactId]:

@@ -1,17 +1,23 @@
 """As service.store.rebuild_progress."""
 
+from collections.abc import Collection
 from dataclasses import replace
 
 from service.domain.artifact import ArtifactId, BootId
 from service.domain.evidence import Refusal
 from service.domain.plan import RebuildQueue
-from service.store.rebuilds import Claim, RebuildState
+from service.store.rebuilds import Claim, Rebuild, RebuildState
 from tests.simulation.rebuild_rows import a_turn_waits, claim_of, held, must_hold, put
 from tests.simulation.tables import Session
 
 
 def hold(conn: Session, claim: Claim) -> Claim:
     return claim_of(must_hold(conn, claim.rebuild, claim.fence))
+
+
+def look(conn: Session, wanted: Collection[str]) -> dict[str, Rebuild]:
+    rows = conn.tables.rebuilds
+    return {name: rows[name].seen for name in wanted if name in rows}
 
 
 def move(
