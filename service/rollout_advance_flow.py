@@ -10,7 +10,14 @@ from service import shift_flow
 from service.domain.errors import VersionConflict
 from service.domain.events import OnUpgrade
 from service.domain.head import Head
-from service.domain.plan import EngineRole, EngineState, RebuildQueue, pick_decode, pick_prefill
+from service.domain.plan import (
+    EngineRole,
+    EngineState,
+    RebuildQueue,
+    StoredArtifact,
+    pick_decode,
+    pick_prefill,
+)
 from service.domain.revision import same_text
 from service.domain.rollout import Facts, Rollout, Waiting, held_back, next_move
 from service.domain.rollout_events import RolloutId, RolloutState
@@ -22,6 +29,8 @@ IN_FLIGHT = 8
 """Rebuilds of a rollout that are asked for at once, for each engine that can: more would only wait, and be superseded in vain."""
 LOOKED_AT = 50
 """Conversations at one step: most need no rebuild, and each look is a few statements."""
+ROUNDS = 3
+"""Of a warm-up. After the first, those who talked on: what they said meanwhile would be prefilled in front of their first turn on the target."""
 BURST_S = 1.0
 """Of the pace, so that a history longer than a second's tokens can begin at all."""
 
@@ -42,15 +51,17 @@ def advance(
     *,
     now: datetime,
     new_id: Callable[[str], str],
-    rebuild_min_tokens: int,
+    warm_min_tokens: int,
 ) -> list[str]:
     """At most one step; returns the rebuilds to be rung for. Nothing where another holds the rollout, or it has ended."""
     standing = rollouts.lock(conn, rollout, wait=False)
     if standing is None or standing.ended_at is not None:
         return []
     rung: list[str] = []
+    if standing.rollout.state is RolloutState.WARMING:
+        _go_round(conn, standing.rollout)
     if standing.rollout.state is RolloutState.WARMING and not _held_back(conn, standing, now):
-        rung = _warm(conn, standing, now=now, new_id=new_id, rebuild_min_tokens=rebuild_min_tokens)
+        rung = _warm(conn, standing, now=now, new_id=new_id, warm_min_tokens=warm_min_tokens)
     move = next_move(standing.rollout, look(conn, standing, now))
     if isinstance(move, Waiting):
         rollouts.note_waiting(conn, standing, move.reason)
@@ -108,13 +119,20 @@ def look(conn: Connection, standing: Standing, now: datetime) -> Facts:
     )
 
 
+def _go_round(conn: Connection, rollout: Rollout) -> None:
+    """Again, where all of a round are warm."""
+    warmth = rollout_facts.warmth(conn, rollout.id)
+    if not warmth.waiting and not warmth.running:
+        rollout_facts.warm_again(conn, rollout.id, rollout.strategy.warm, rounds=ROUNDS)
+
+
 def _warm(
     conn: Connection,
     standing: Standing,
     *,
     now: datetime,
     new_id: Callable[[str], str],
-    rebuild_min_tokens: int,
+    warm_min_tokens: int,
 ) -> list[str]:
     rollout = standing.rollout
     room = _room(conn, rollout) - rollout_facts.warmth(conn, rollout.id).running
@@ -125,13 +143,16 @@ def _warm(
         if len(rung) >= room or (allowed is not None and asked >= allowed):
             break
         head = heads.load_head(conn, candidate.tenant, candidate.conversation)
-        why = _why_not(conn, rollout, candidate, head, rebuild_min_tokens)
+        stored = _stored(conn, rollout, candidate, head)
+        why = _why_not(conn, rollout, head, stored, warm_min_tokens)
         if why is not None or head.last is None:
             rollout_facts.skip(conn, rollout.id, candidate.place, why or "it has no answer")
             continue
-        rebuild = _ask_for(conn, rollout, candidate, head, rebuild=new_id("rb_"))
+        left = head.window_tokens - (0 if stored is None else stored.tokens)
+        rebuild = _ask_for(conn, rollout, candidate, head, stored, rebuild=new_id("rb_"))
         if rebuild is not None:
-            asked += head.window_tokens
+            rollout_facts.warm_by(conn, rollout.id, candidate.place, rebuild=rebuild, tokens=left)
+            asked += left
             rung.append(rebuild)
     return rung
 
@@ -144,7 +165,13 @@ def _room(conn: Connection, rollout: Rollout) -> int:
 
 
 def _ask_for(
-    conn: Connection, rollout: Rollout, candidate: Candidate, head: Head, *, rebuild: str
+    conn: Connection,
+    rollout: Rollout,
+    candidate: Candidate,
+    head: Head,
+    stored: StoredArtifact | None,
+    *,
+    rebuild: str,
 ) -> str | None:
     """None where a turn or another rollout has it rebuilt at this moment."""
     assert head.last is not None  # noqa: S101 it would have been skipped
@@ -158,7 +185,7 @@ def _ask_for(
                 turn=head.last.turn,
                 attempt=1,
                 revision=rollout.target,
-                offer=None,
+                offer=None if stored is None else stored.artifact,
                 tokens_total=head.window_tokens,
                 queue=RebuildQueue.BACKGROUND,
                 rollout=rollout.id,
@@ -166,24 +193,28 @@ def _ask_for(
     except VersionConflict:
         rollout_facts.skip(conn, rollout.id, candidate.place, "it is being rebuilt already")
         return None
-    rollout_facts.warm_by(conn, rollout.id, candidate.place, rebuild=rebuild, tokens=head.window_tokens)
     return rebuild
 
 
+def _stored(conn: Connection, rollout: Rollout, candidate: Candidate, head: Head) -> StoredArtifact | None:
+    """The most that there is of it on the target."""
+    stored = artifacts.of_conversation(conn, candidate.tenant, candidate.conversation, head.ancestors)
+    return max((a for a in stored if a.revision == rollout.target), key=lambda a: a.tokens, default=None)
+
+
 def _why_not(
-    conn: Connection, rollout: Rollout, candidate: Candidate, head: Head, rebuild_min_tokens: int
+    conn: Connection, rollout: Rollout, head: Head, stored: StoredArtifact | None, warm_min_tokens: int
 ) -> str | None:
     """Why the conversation is not warmed, where it is not."""
     if head.deleted or head.erased is not None:
         return "it was deleted"
-    if head.last is None or head.window_tokens < rebuild_min_tokens:
+    if head.last is None or head.window_tokens < warm_min_tokens:
         return "its history is so short that a turn prefills it on the spot"
     if head.last.engine_revision == rollout.target:
         return "it is on the target already"
     if head.newest is not None and head.newest.started.on_upgrade is not OnUpgrade.REPLAY:
         return f"its on_upgrade is {head.newest.started.on_upgrade}"
-    stored = artifacts.of_conversation(conn, candidate.tenant, candidate.conversation, head.ancestors)
-    if any(artifact.revision == rollout.target for artifact in stored):
+    if stored is not None and head.window_tokens - stored.tokens < warm_min_tokens:
         return "it has KV of the target"
     ours = fleet.find_descriptor(conn, rollout.target)
     theirs = fleet.find_descriptor(conn, head.last.engine_revision)

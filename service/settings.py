@@ -46,6 +46,10 @@ class Settings(BaseSettings):
     rebuild_claim_s: float = Field(default=10, gt=0)
     """How long a turn waits for a worker to take its rebuild up; then it prefills where it decodes."""
     rebuild_min_tokens: int = Field(default=64, ge=1)
+    """A shorter history is prefilled where it is decoded: the way over the queue would add more than a tenth. docs/performance.md
+    has how that was measured, and how to measure it on other hardware."""
+    warm_min_tokens: int = Field(default=64, ge=1)
+    """Without KV of the target, from which a rollout warms a history. Nobody waits for that, so the way over the queue counts for little."""
     rebuild_chunk_tokens: int = Field(default=2048, ge=1)
     """Prefilled at a time: a worker that takes a rebuild over goes on behind it, and one for a warm-up gives way behind it."""
     local_slack: int = Field(default=4, ge=0)

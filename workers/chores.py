@@ -27,7 +27,7 @@ ASK_AGAIN_S = 60.0
 class Chores:
     rounds: Rounds
     checkpoints: Schedule | None
-    rebuild_min_tokens: int
+    warm_min_tokens: int
     ask_s: float = 0.0
     """When a checkpoint may be asked for next, monotonic."""
 
@@ -36,12 +36,12 @@ class Chores:
         return cls(
             rounds=Rounds(every_s=settings.retention_every_s),
             checkpoints=Schedule.of(settings) if settings.checkpoint_folder else None,
-            rebuild_min_tokens=settings.rebuild_min_tokens,
+            warm_min_tokens=settings.warm_min_tokens,
         )
 
     def step(self, database: Engine, doorbell: Doorbell) -> None:
         """Raises: SQLAlchemyError where the database cannot be used now."""
-        advance_rollouts(database, doorbell.ring, rebuild_min_tokens=self.rebuild_min_tokens)
+        advance_rollouts(database, doorbell.ring, warm_min_tokens=self.warm_min_tokens)
         self.rounds.step(database, LOOKED_AT)
         if self.checkpoints is None or time.monotonic() < self.ask_s:
             return

@@ -19,7 +19,7 @@ log = logging.getLogger(__name__)
 Ring = Callable[[str, RebuildQueue], None]
 
 
-def advance_rollouts(database: Engine, ring: Ring, *, rebuild_min_tokens: int) -> None:
+def advance_rollouts(database: Engine, ring: Ring, *, warm_min_tokens: int) -> None:
     """May run anywhere, and twice at once: whoever has a rollout's row moves it.
 
     Raises:
@@ -29,21 +29,21 @@ def advance_rollouts(database: Engine, ring: Ring, *, rebuild_min_tokens: int) -
         active = rollouts.list_active(conn)
     for rollout in active:
         try:
-            rung = _step(database, rollout, rebuild_min_tokens)
+            rung = _step(database, rollout, warm_min_tokens)
         except (EverturnError, DBAPIError) as error:
             log.warning("rollout %s stays where it is: %s", rollout, error)
             continue
         _ring(ring, rung)
 
 
-def _step(database: Engine, rollout: RolloutId, rebuild_min_tokens: int) -> list[str]:
+def _step(database: Engine, rollout: RolloutId, warm_min_tokens: int) -> list[str]:
     with database.begin() as conn:
         return rollout_advance_flow.advance(
             conn,
             rollout,
             now=datetime.now(UTC),
             new_id=new_id,
-            rebuild_min_tokens=rebuild_min_tokens,
+            warm_min_tokens=warm_min_tokens,
         )
 
 

@@ -4,7 +4,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import Connection, select, text, update
+from sqlalchemy import BigInteger, Connection, bindparam, select, text, update
 
 from service.domain.artifact import BootId
 from service.domain.events import ConversationId, TenantId
@@ -55,6 +55,26 @@ RECENT = text("""
     SELECT :rollout, row_number() OVER (ORDER BY max(position) DESC), tenant_id, stream
     FROM recent GROUP BY tenant_id, stream ORDER BY max(position) DESC LIMIT :warm
 """)
+
+# The rebuild of a warm-up names the turn that was answered last when it was asked for.
+AGAIN = text("""
+    WITH latest AS (
+        SELECT DISTINCT ON (tenant_id, conversation_id) tenant_id, conversation_id, place, rebuild_id
+        FROM rollout_warmups WHERE rollout_id = :rollout ORDER BY tenant_id, conversation_id, place DESC
+    ), round AS (
+        SELECT (max(place) - 1) / :warm + 1 AS number FROM latest
+    )
+    INSERT INTO rollout_warmups (rollout_id, place, tenant_id, conversation_id)
+    SELECT :rollout, round.number * :warm + (latest.place - 1) % :warm + 1, latest.tenant_id, latest.conversation_id
+    FROM latest JOIN rebuilds AS warmed USING (rebuild_id)
+    CROSS JOIN round
+    CROSS JOIN LATERAL (
+        SELECT payload ->> 'turn' AS turn FROM events
+        WHERE tenant_id = latest.tenant_id AND stream = latest.conversation_id AND type = 'turn.completed'
+        ORDER BY stream_version DESC LIMIT 1
+    ) AS answered
+    WHERE round.number < :rounds AND warmed.state = 'done' AND answered.turn <> warmed.turn_id
+""").bindparams(bindparam("warm", type_=BigInteger), bindparam("rounds", type_=BigInteger))
 
 STRICT = text("""
     SELECT strict.stream AS conversation_id
@@ -116,7 +136,7 @@ class Lately:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Warmth:
-    """Of the conversations that a rollout warms."""
+    """Of the conversations that a rollout warms; who talks on meanwhile is warmed again, and counted again."""
 
     total: int
     waiting: int
@@ -151,6 +171,11 @@ def choose_warmups(conn: Connection, rollout: RolloutId, alias: str, warm: int) 
     looked_at = min(warm * LOOK_BACK, MOST_TURNS)
     given = {"rollout": rollout, "alias": alias, "warm": warm, "looked_at": looked_at, "depth": MOST_EVENTS}
     conn.execute(RECENT, given)
+
+
+def warm_again(conn: Connection, rollout: RolloutId, warm: int, *, rounds: int) -> None:
+    """Those of its `warm` conversations that were answered since they were warmed, as further ones; at most in `rounds` - 1 rounds."""
+    conn.execute(AGAIN, {"rollout": rollout, "warm": warm, "rounds": rounds})
 
 
 def warmth(conn: Connection, rollout: RolloutId) -> Warmth:

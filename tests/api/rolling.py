@@ -13,7 +13,7 @@ CALM = {"refusals": 0, "failed_attempts": 0, "failed_rebuilds": 0, "failed_canar
 
 
 def advance(stack: Stack) -> None:
-    advance_rollouts(stack.database, stack.bell.ring, rebuild_min_tokens=stack.settings.rebuild_min_tokens)
+    advance_rollouts(stack.database, stack.bell.ring, warm_min_tokens=stack.settings.warm_min_tokens)
 
 
 @contextmanager

@@ -260,7 +260,8 @@ def eventually(condition: Callable[[], object]) -> None:
 def running_stack(database: str, **overrides: Any) -> Iterator[Stack]:
     settings = Settings(
         **{"database_url": SecretStr(database), "broker_url": SecretStr("redis://127.0.0.1:1/0")}
-        | {"turn_wait_s": 10, "rebuild_min_tokens": 8, "engine_lease_s": 2, "rebuild_timeout_s": 10}
+        | {"turn_wait_s": 10, "rebuild_min_tokens": 8, "warm_min_tokens": 8, "engine_lease_s": 2}
+        | {"rebuild_timeout_s": 10}
         | {"heartbeat_s": 0.1, "shutdown_s": 5, "publish_wait_s": 5}
         | overrides
     )

@@ -393,7 +393,7 @@ def _step(story: Story, rollout: RolloutId) -> None:
         rollout,
         now=story.later(seconds=1),
         new_id=story.new_id,
-        rebuild_min_tokens=8,
+        warm_min_tokens=8,
     )
 
 

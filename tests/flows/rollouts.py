@@ -67,7 +67,7 @@ class Scene:
     def step(self, rollout: RolloutId, *, later_s: float = 0) -> list[str]:
         self.seconds += later_s
         return rollout_advance_flow.advance(
-            self.conn, rollout, now=self.now, new_id=new_id, rebuild_min_tokens=8
+            self.conn, rollout, now=self.now, new_id=new_id, warm_min_tokens=8
         )
 
     def at(self, rollout: RolloutId) -> Standing:
@@ -107,7 +107,26 @@ class Scene:
         turn = accept(self.conn, conversation=chat.conversation, on_upgrade=policy)
         return Running(conversation=chat.conversation, turn=turn.turn)
 
-    def rebuilt(self, rebuild: str, artifact: str) -> None:
+    def talks_on(self, chat: Running, tokens: int) -> Running:
+        """So much of its window is another turn's, answered where it is."""
+        asked = self.asked(chat)
+        pinned = pin(self.conn, asked)
+        before = pinned.head.window_tokens
+        said = tuple(range(300, 297 + tokens))
+        answer = completed(
+            pinned, extends=chat.turn, prompt_delta=said, prompt_tokens=before + len(said), output=(7, 8, 9)
+        )
+        turn_flow.complete_turn(
+            self.conn,
+            tenant=ACME,
+            conversation=chat.conversation,
+            refusal=None,
+            completed=answer,
+            now=self.now,
+        )
+        return asked
+
+    def rebuilt(self, rebuild: str, artifact: str, *, tokens: int = 96) -> None:
         """As a worker would."""
         claim = rebuilds.claim(self.conn, rebuild=rebuild, owner="worker", lease_s=60)
         assert claim is not None
@@ -116,7 +135,7 @@ class Scene:
         rebuild_run_flow.record_rebuild(
             self.conn,
             claim=claim,
-            evidence=evidence(engine, published=published(engine, artifact)),
+            evidence=evidence(engine, published=published(engine, artifact, tokens)),
             engine=engine,
             now=self.now,
         )

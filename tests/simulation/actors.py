@@ -58,6 +58,7 @@ SETTINGS = Settings(
     rebuild_timeout_s=25,
     rebuild_claim_s=6,
     rebuild_min_tokens=12,
+    warm_min_tokens=12,
     rebuild_chunk_tokens=16,
     split_min_tokens=24,
     max_waiting_turns=50,
@@ -299,7 +300,7 @@ class Beat:
         try:
             self._turns.step(self._database, self._bell.ring_turn)
             sweep(self._database, self._bell, self._backlog)
-            advance_rollouts(self._database, self._bell.ring, rebuild_min_tokens=SETTINGS.rebuild_min_tokens)
+            advance_rollouts(self._database, self._bell.ring, warm_min_tokens=SETTINGS.warm_min_tokens)
         except SQLAlchemyError as error:
             self._faults.say(f"the sweep has to wait: {error}")
             self._turns.interrupted()

@@ -49,6 +49,25 @@ def choose_warmups(conn: Session, rollout: RolloutId, alias: str, warm: int) -> 
         conn.set(conn.tables.warmups, (rollout, place), row)
 
 
+def warm_again(conn: Session, rollout: RolloutId, warm: int, *, rounds: int) -> None:
+    rows = list(_warmups(conn, rollout))
+    latest = {(row.tenant, row.conversation): (place, row) for place, row in rows}
+    number = (max((place for place, _ in rows), default=0) - 1) // warm + 1
+    if number >= rounds:
+        return
+    for place, row in latest.values():
+        seen = None if row.rebuild is None else conn.tables.rebuilds[row.rebuild].seen
+        last = conn.tables.heads[row.tenant, row.conversation].last
+        if (
+            seen is not None
+            and seen.state is RebuildState.DONE
+            and last is not None
+            and last.turn != seen.turn
+        ):
+            again = WarmupRow(tenant=row.tenant, conversation=row.conversation)
+            conn.set(conn.tables.warmups, (rollout, number * warm + (place - 1) % warm + 1), again)
+
+
 def warmth(conn: Session, rollout: RolloutId) -> Warmth:
     states: list[tuple[WarmupRow, RebuildState | None]] = []
     for _, row in _warmups(conn, rollout):
@@ -142,11 +161,9 @@ def supersede(conn: Session, rollout: RolloutId, *, alias: str, target: Revision
 
 
 def _warmups(conn: Session, rollout: RolloutId) -> Iterator[tuple[int, WarmupRow]]:
-    """By place, from 1 on without a gap."""
-    place = 1
-    while (row := conn.tables.warmups.get((rollout, place))) is not None:
-        yield place, row
-        place += 1
+    """By place."""
+    for place in sorted(place for name, place in conn.tables.warmups if name == rollout):
+        yield place, conn.tables.warmups[rollout, place]
 
 
 def _started(conn: Session, tenant: TenantId, conversation: ConversationId, turn: TurnId) -> TurnStarted:
