@@ -63,16 +63,17 @@ def test_f5_kv_refused_for_what_it_is_is_never_offered_again(stack: Stack) -> No
     assert offers[-1] is not None
 
 
-def test_an_aborted_attempt_is_never_accepted(stack: Stack) -> None:
-    """Case C7, `abort`."""
+@pytest.mark.parametrize("reason", ["abort", "error"])
+def test_c7_an_attempt_that_its_engine_gave_up_is_never_accepted(stack: Stack, reason: str) -> None:
     one = stack.start_engine("a", alias=True)
     two = stack.start_engine("a")
     one.faults.abort = two.faults.abort = 1
+    one.faults.aborts_with = two.faults.aborts_with = reason
     conversation = stack.conversation()
     answer = stack.ask("hello", conversation=conversation)
     assert answer["attempt"] == 3
     failed = [e for e in stack.events(conversation) if isinstance(e, AttemptFailed)]
-    assert ["abort" in e.reason for e in failed] == [True, True]
+    assert [f"with '{reason}'" in e.reason for e in failed] == [True, True]
     assert text_of(answer) == one.cold_text(one.prompts[0])
 
 
@@ -158,7 +159,7 @@ def test_an_answer_without_evidence_is_not_accepted(database: str) -> None:
         assert not any(isinstance(e, TurnCompleted) for e in stack.events(conversation))
 
 
-def test_a_late_attempt_is_fenced_off(stack: Stack) -> None:
+def test_c3_a_late_attempt_is_fenced_off(stack: Stack) -> None:
     """Case C3."""
     engine = stack.start_engine("a", alias=True)
     engine.faults.hold_after = 2

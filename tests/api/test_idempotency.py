@@ -12,7 +12,7 @@ def turns_of(stack: Stack, conversation: str) -> int:
     return sum(isinstance(e, TurnStarted) for e in stack.events(conversation))
 
 
-def test_a_finished_request_is_answered_again_and_not_done_again(stack: Stack) -> None:
+def test_c2_a_finished_request_is_answered_again_and_not_done_again(stack: Stack) -> None:
     """Case C2, done."""
     engine = stack.start_engine("a", alias=True)
     conversation = stack.conversation()
@@ -22,7 +22,7 @@ def test_a_finished_request_is_answered_again_and_not_done_again(stack: Stack) -
     assert len(engine.prompts) == 1
 
 
-def test_a_running_request_is_joined(stack: Stack) -> None:
+def test_c2_a_running_request_is_joined(stack: Stack) -> None:
     """Case C2, running."""
     engine = stack.start_engine("a", alias=True)
     engine.faults.hold_after = 2
@@ -36,7 +36,7 @@ def test_a_running_request_is_joined(stack: Stack) -> None:
     assert turns_of(stack, conversation) == 1
 
 
-def test_eight_at_once_without_a_conversation_make_one_turn(stack: Stack) -> None:
+def test_c2_eight_at_once_without_a_conversation_make_one_turn(stack: Stack) -> None:
     """Case C2, pending."""
     engine = stack.start_engine("a", alias=True)
     with ThreadPoolExecutor(8) as pool:
@@ -45,7 +45,7 @@ def test_eight_at_once_without_a_conversation_make_one_turn(stack: Stack) -> Non
     assert len(engine.prompts) == 1
 
 
-def test_another_body_under_the_same_key_is_refused(stack: Stack) -> None:
+def test_c2_another_body_under_the_same_key_is_refused(stack: Stack) -> None:
     """Case C2, another body."""
     stack.start_engine("a", alias=True)
     stack.ask("hello", headers=KEY)
@@ -61,7 +61,7 @@ def test_the_same_body_in_another_order_is_the_same_request(stack: Stack) -> Non
     assert stack.post(temperature=0.5, input="hello", headers=KEY).json() == first
 
 
-def test_equal_text_without_a_key_is_another_turn(stack: Stack) -> None:
+def test_c2_equal_text_without_a_key_is_another_turn(stack: Stack) -> None:
     """Case C2, without a key."""
     stack.start_engine("a", alias=True)
     conversation = stack.conversation()
@@ -78,7 +78,7 @@ def test_another_tenants_same_key_is_another_request(stack: Stack) -> None:
     assert answer.json()["id"] != first["id"]
 
 
-def test_a_failed_turn_is_answered_with_its_failure_again(database: str) -> None:
+def test_c2_a_failed_turn_is_answered_with_its_failure_again(database: str) -> None:
     """Case C2, failed."""
     with running_stack(database, turn_wait_s=0) as stack:
         stack.retire(stack.start_engine("a", alias=True))

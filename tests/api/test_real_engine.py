@@ -141,7 +141,7 @@ def test_a_fork_answers_from_its_parents_kv_what_it_would_answer_without_any(
     assert second_v12_engine.cold(list(prompt), max_tokens=len(output)).tokens == list(output)
 
 
-def test_a_conversation_that_outgrows_the_context_goes_on_in_the_window_that_is_recorded(
+def test_t6_a_conversation_that_outgrows_the_context_goes_on_in_the_window_that_is_recorded(
     real_stack: Stack, v12_engine: RealEngine
 ) -> None:
     """Case T6, on real vLLM."""

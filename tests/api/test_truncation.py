@@ -37,7 +37,7 @@ def test_a_conversation_longer_than_the_context_goes_on_without_its_oldest_items
     assert len(stack.state(conversation).items) == 13
 
 
-def test_the_window_in_the_record_is_the_one_that_the_model_saw(stack: Stack) -> None:
+def test_t6_the_window_in_the_record_is_the_one_that_the_model_saw(stack: Stack) -> None:
     """Case T6, with `truncation: auto`."""
     engine = stack.start_engine("a", alias=True)
     conversation = grown(stack, engine)

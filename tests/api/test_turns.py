@@ -178,7 +178,7 @@ def test_a_turns_own_policy_wins_over_its_conversations(stack: Stack) -> None:
     assert answer["revision"] == new.revision
 
 
-def test_another_tokenizer_renders_the_history_anew(stack: Stack) -> None:
+def test_t3_another_tokenizer_renders_the_history_anew(stack: Stack) -> None:
     """Case T3, after the identity was found to differ."""
     stack.start_engine("a", alias=True)
     conversation = stack.conversation()
@@ -190,7 +190,7 @@ def test_another_tokenizer_renders_the_history_anew(stack: Stack) -> None:
     assert answer["kv"]["plan"] == "full_render"
 
 
-def test_a_template_that_is_not_append_only_is_rendered_in_full_and_stored_whole(stack: Stack) -> None:
+def test_t2_a_template_that_is_not_append_only_is_rendered_in_full_and_stored_whole(stack: Stack) -> None:
     """Case T2."""
     engine = stack.start_engine("a", alias=True)
     conversation = stack.conversation()
@@ -286,7 +286,7 @@ def test_an_engine_that_drains_gets_no_new_turns(stack: Stack) -> None:
     assert len(two.prompts) == 3
 
 
-def test_a_prompt_beyond_the_context_is_refused_with_both_numbers(stack: Stack) -> None:
+def test_t6_a_prompt_beyond_the_context_is_refused_with_both_numbers(stack: Stack) -> None:
     """Case T6, by default."""
     engine = stack.start_engine("a", alias=True)
     engine.faults.max_model_len = 30

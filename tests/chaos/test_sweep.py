@@ -47,7 +47,7 @@ def replies_to_appends(passed: Sequence[Message]) -> list[Message]:
         (Kind.CUT, ACCEPTED),
     ],
 )
-def test_a_lost_reply_to_a_commit_loses_and_doubles_nothing(
+def test_c4_a_lost_reply_to_a_commit_loses_and_doubles_nothing(
     running: Rig, client: OpenAI, kind: Kind, step: int
 ) -> None:
     def due(passed: Sequence[Message]) -> bool:

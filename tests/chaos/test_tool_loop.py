@@ -40,7 +40,7 @@ def passed(looping: Rig, client: OpenAI) -> list[Message]:
 
 
 @pytest.mark.parametrize("side", list(Side))
-def test_a_call_and_its_output_outlive_a_kill_at_every_write_between_them(
+def test_c4_a_call_and_its_output_outlive_a_kill_at_every_write_between_them(
     looping: Rig, client: OpenAI, passed: list[Message], side: Side
 ) -> None:
     """Before a COMMIT, which is lost then, and before the reply to it, which nobody hears."""

@@ -108,7 +108,8 @@ class Faults:
     unguarded: bool = False
     """Loads whatever it is offered."""
     abort: int = 0
-    """So many requests end at once with reason abort."""
+    """So many requests end at once with reason `aborts_with`."""
+    aborts_with: str = "abort"
     die_after: int | None = None
     """The connection breaks after so many words, once."""
     end_after: int | None = None
@@ -324,7 +325,7 @@ class SimulatedEngine:
     ) -> AsyncIterator[str]:
         if self.faults.abort > 0:
             self.faults.abort -= 1
-            yield _line(_choice([], "abort"))
+            yield _line(_choice([], self.faults.aborts_with))
             yield "data: [DONE]\n\n"
             return
         if self.faults.corrupt and kv.offer is not None:

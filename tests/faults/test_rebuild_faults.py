@@ -47,7 +47,7 @@ def ended_well(waiting: Waiting) -> None:
     assert waiting.event_names().count("kv.refused") == 1
 
 
-def test_the_pool_process_is_killed(begun: Waiting, prefiller: PrefillEngine) -> None:
+def test_q2_the_pool_process_is_killed(begun: Waiting, prefiller: PrefillEngine) -> None:
     """Case Q2."""
     os.kill(claimer(begun), signal.SIGKILL)
     prefiller.go.set()
@@ -66,7 +66,7 @@ def test_the_whole_worker_is_killed(
     ended_well(begun)
 
 
-def test_the_broker_forgets_everything(
+def test_q2_the_broker_forgets_everything(
     store: Engine, prefiller: PrefillEngine, broker: EmbeddedValkey, worker: CeleryWorker
 ) -> None:
     """Case Q2, the broker emptied."""
@@ -88,7 +88,7 @@ def test_the_broker_forgets_everything_and_the_worker_dies(
     ended_well(begun)
 
 
-def test_the_broker_is_away_when_it_should_ring(
+def test_q2_the_broker_is_away_when_it_should_ring(
     store: Engine, prefiller: PrefillEngine, broker: EmbeddedValkey, worker: CeleryWorker
 ) -> None:
     """Case Q2, the broker restarted."""

@@ -47,7 +47,7 @@ def at_once(engine: Engine, work: Callable[[], Accepted]) -> list[Accepted | Eve
         return list(pool.map(one, range(WRITERS)))
 
 
-def test_of_many_writers_one_opens_the_turn_and_the_others_are_told(engine: Engine) -> None:
+def test_c1_of_many_writers_one_opens_the_turn_and_the_others_are_told(engine: Engine) -> None:
     with engine.begin() as conn:
         running = answered(conn)
         complete(conn, running, completed(pin(conn, running)))

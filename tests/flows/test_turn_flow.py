@@ -178,7 +178,7 @@ def test_a_turn_is_completed_once(conn: Connection) -> None:
         complete(conn, running, completed(pinned))
 
 
-def test_an_older_attempt_is_fenced_off_by_a_newer_one(conn: Connection) -> None:
+def test_c3_an_older_attempt_is_fenced_off_by_a_newer_one(conn: Connection) -> None:
     """Case C3."""
     running = answered(conn)
     first = pin(conn, running)

@@ -115,7 +115,7 @@ def chains_verify(url: str) -> None:
 
 
 @pytest.mark.parametrize("recorded", RECORDED, ids=lambda path: path.stem)
-def test_the_previous_version_writes_before_during_and_after_an_upgrade(
+def test_p3_the_previous_version_writes_before_during_and_after_an_upgrade(
     empty_database: str, recorded: Path
 ) -> None:
     command.upgrade(migrations(empty_database), recorded.stem)
@@ -131,7 +131,7 @@ def test_the_previous_version_writes_before_during_and_after_an_upgrade(
 
 
 @released_since
-def test_an_upgrade_that_cannot_have_its_lock_gives_up_and_lets_the_writers_go_on(
+def test_p3_an_upgrade_that_cannot_have_its_lock_gives_up_and_lets_the_writers_go_on(
     empty_database: str,
 ) -> None:
     recorded = RECORDED[-1]

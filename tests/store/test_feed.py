@@ -47,7 +47,7 @@ def test_the_feed_gives_events_in_order_and_goes_on_after_a_cursor(engine: Engin
     assert [*follow(engine, 1)] == list(found)
 
 
-def test_an_event_that_commits_late_is_not_passed_over(engine: Engine) -> None:
+def test_p1_an_event_that_commits_late_is_not_passed_over(engine: Engine) -> None:
     with engine.connect() as early, early.begin() as transaction:
         append(early, created(), stream="early")
         store(engine, created(), stream="late")
@@ -56,7 +56,7 @@ def test_an_event_that_commits_late_is_not_passed_over(engine: Engine) -> None:
     assert streams(page(engine)) == ["early", "late"]
 
 
-def test_a_later_transaction_with_the_earlier_position_comes_after(engine: Engine) -> None:
+def test_p1_a_later_transaction_with_the_earlier_position_comes_after(engine: Engine) -> None:
     """A reader by position alone would have read the other one, and then never this one."""
     with engine.connect() as first, engine.connect() as second:
         first.execute(text("SELECT pg_current_xact_id()"))
@@ -71,7 +71,7 @@ def test_a_later_transaction_with_the_earlier_position_comes_after(engine: Engin
     assert rest.cursor.position < seen.cursor.position
 
 
-def test_a_rollback_leaves_a_gap_that_nobody_waits_at(engine: Engine) -> None:
+def test_p1_a_rollback_leaves_a_gap_that_nobody_waits_at(engine: Engine) -> None:
     store(engine, created(), stream="one")
     with engine.connect() as conn:
         append(conn, created(), stream="never")
@@ -106,7 +106,7 @@ def test_a_foreign_reader_holds_back_nothing(engine: Engine, database: str) -> N
         assert len(page(engine)) == 1
 
 
-def test_a_reader_that_keeps_up_with_many_writers_sees_each_event_once(database: str) -> None:
+def test_p1_a_reader_that_keeps_up_with_many_writers_sees_each_event_once(database: str) -> None:
     engine = make_engine(database, application_name="writers", pool_size=12)
     chance = Random(7)  # noqa: S311 no secret
     fates = [chance.random() < 0.2 for _ in range(160)]
@@ -160,7 +160,7 @@ def test_a_page_is_read_from_the_index(
     assert "Seq Scan" not in shown
 
 
-def test_no_append_notifies(owner_engine: Engine) -> None:
+def test_p2_no_append_notifies(owner_engine: Engine) -> None:
     """NOTIFY makes the transactions that use it commit one after the other: a follower asks again instead."""
     with owner_engine.connect() as conn:
         bodies = conn.execute(

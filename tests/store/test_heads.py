@@ -92,7 +92,7 @@ def test_a_transcript_with_words_missing_is_not_taken_for_a_whole_one(owner_conn
         heads.load_transcript(owner_conn, ACME, CHAT)
 
 
-def test_a_head_is_read_from_as_many_rows_after_many_turns_as_after_a_few(conn: Connection) -> None:
+def test_c6_a_head_is_read_from_as_many_rows_after_many_turns_as_after_a_few(conn: Connection) -> None:
     def rows(conversation: str) -> Sequence[Any]:
         return conn.exec_driver_sql(
             heads.HEAD, {"tenant": ACME, "stream": conversation, "upto": NEWEST}

@@ -55,7 +55,7 @@ def test_both_queues_are_quorum_queues(rabbit: RabbitMQ, workers: list[CeleryWor
     assert {types[queue] for queue in RebuildQueue} == {"quorum"}
 
 
-def test_five_deliveries_rebuild_once(
+def test_q1_five_deliveries_rebuild_once(
     store: Engine, prefiller: PrefillEngine, rabbit: RabbitMQ, workers: list[CeleryWorker]
 ) -> None:
     """Case Q1, on RabbitMQ."""

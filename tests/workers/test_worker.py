@@ -44,7 +44,7 @@ def test_a_ring_is_answered_at_once(
     assert waiting.row().state == "done"
 
 
-def test_five_deliveries_rebuild_once(
+def test_q1_five_deliveries_rebuild_once(
     store: Engine, prefiller: PrefillEngine, broker: EmbeddedValkey, worker: CeleryWorker
 ) -> None:
     """Case Q1."""
@@ -82,7 +82,7 @@ def test_a_turns_rebuild_is_next_behind_a_chunk_of_a_warm_up_also_where_there_is
     assert prefiller.computed() == [16] * len(prefiller.prefills), "nothing was prefilled twice"
 
 
-def test_each_pool_process_has_connections_of_its_own(
+def test_q3_each_pool_process_has_connections_of_its_own(
     store: Engine, prefiller: PrefillEngine, broker: EmbeddedValkey, worker: CeleryWorker
 ) -> None:
     """Case Q3."""

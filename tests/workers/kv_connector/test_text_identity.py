@@ -50,7 +50,7 @@ def test_the_same_files_elsewhere_are_the_same(folder: Path, tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("library", [transformers, tokenizers], ids=lambda module: module.__name__)
-def test_another_library_version_is_another_identity(
+def test_t3_another_library_version_is_another_identity(
     folder: Path, library: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Case T3."""
