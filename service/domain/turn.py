@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from typing import Self
+from typing import Self, assert_never
 
 from service.domain.errors import FenceLost, Internal
 from service.domain.events import (
@@ -91,14 +91,41 @@ def check(turn: Turn, event: TurnEvent) -> None:
     FenceLost: another attempt took over, or the turn has ended.
     """
     if (turn.state, event.name) not in TRANSITIONS:
-        raise FenceLost(f"Turn {turn.id} is {turn.state}: '{event.name}' comes too late.")
+        raise FenceLost(
+            f"Turn {turn.id} is {turn.state}{_holder(turn)}: '{event.name}' comes too late and is not recorded. {_next(turn)}"
+        )
     if isinstance(event, TurnPinned):
         if event.attempt != turn.attempt + 1:
-            raise FenceLost(f"Turn {turn.id} is at attempt {turn.attempt}; {event.attempt} cannot follow it.")
+            raise FenceLost(
+                f"Turn {turn.id} is at attempt {turn.attempt}{_holder(turn)}; {event.attempt} cannot follow it. "
+                "Read the turn again and plan anew."
+            )
     elif not isinstance(event, TurnAsked | TurnStreamed | TurnFailed) and event.attempt != turn.attempt:
         raise FenceLost(
-            f"Turn {turn.id} is at attempt {turn.attempt}; attempt {event.attempt} was fenced off."
+            f"Turn {turn.id} is at attempt {turn.attempt}{_holder(turn)}; attempt {event.attempt} was fenced off, "
+            f"and its '{event.name}' is not recorded. {_next(turn)}"
         )
+
+
+def _holder(turn: Turn) -> str:
+    """Who has it, or had it last."""
+    if turn.failed is not None:
+        return f" ({turn.failed.code})"
+    return f" (attempt {turn.attempt} on engine {turn.pinned.engine})" if turn.pinned is not None else ""
+
+
+def _next(turn: Turn) -> str:
+    match turn.state:
+        case TurnState.COMPLETED:
+            return "The answer that was accepted stands."
+        case TurnState.FAILED:
+            return "Its client asks anew."
+        case TurnState.PINNED:
+            return "The attempt that has it goes on."
+        case TurnState.STARTED:
+            return "Another attempt is planned."
+        case _:
+            assert_never(turn.state)
 
 
 def advance(turn: Turn, event: TurnEvent) -> Turn:

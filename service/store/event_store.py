@@ -11,7 +11,7 @@ from sqlalchemy.exc import IntegrityError
 
 from service.domain.conversation import Conversation
 from service.domain.errors import EverturnError, FenceLost, Internal, VersionConflict
-from service.domain.events import ConversationId, Event, TenantId
+from service.domain.events import ConversationId, Event, TenantId, TurnCompleted, TurnPinned, TurnStarted
 from service.store import ancestry
 from service.store.chain import SALT_BYTES, Content
 from service.store.codec import EventRow, encode, to_json_text
@@ -25,7 +25,7 @@ from service.store.tables import (
     event_contents,
 )
 from service.store.timeline import read_recorded
-from service.store.winner import describe_winner
+from service.store.winner import Once, describe_holder, describe_winner
 
 AT_ONCE = 8
 """Events of one statement. Each number of them has a statement of its own, so that each can be prepared."""
@@ -89,7 +89,7 @@ def append(
     Raises:
         VersionConflict: the stream is not, or while we wrote no longer, at `expected_version`. In the second case the
             transaction has been rolled back, as far as its innermost savepoint.
-        FenceLost: a turn would start twice, pin one attempt twice, or complete twice.
+        FenceLost: a turn would start twice, pin one attempt twice, or complete twice. Rolled back likewise.
     """
     for first in range(0, len(events) or 1, AT_ONCE):
         place = {"tenant": tenant, "stream": stream, "expected": expected_version + first, "now": now}
@@ -105,7 +105,7 @@ def _append(conn: Connection, place: dict[str, Any], events: Sequence[Event]) ->
     try:
         head = conn.exec_driver_sql(_statement(len(events)), parameters).one()
     except IntegrityError as error:
-        raise _lost_race(conn, error, place) from error
+        raise _lost_race(conn, error, place, events) from error
     version: int = head.version
     if version != expected_version:
         last = f", where '{head.type}' of {head.occurred_at:%Y-%m-%d %H:%M:%S} was last" if version else ""
@@ -177,7 +177,16 @@ def erase_contents(conn: Connection, *, tenant: TenantId, stream: str) -> int:
     return conn.execute(query).rowcount
 
 
-def _lost_race(conn: Connection, error: IntegrityError, place: dict[str, Any]) -> EverturnError:
+ONCE: dict[str, type[Once]] = {
+    ONE_START_PER_TURN: TurnStarted,
+    ONE_PIN_PER_ATTEMPT: TurnPinned,
+    ONE_COMPLETION_PER_TURN: TurnCompleted,
+}
+
+
+def _lost_race(
+    conn: Connection, error: IntegrityError, place: dict[str, Any], events: Sequence[Event]
+) -> EverturnError:
     stream = place["stream"]
     match broken_constraint(error):
         case str(name) if name in (ONE_EVENT_PER_VERSION, ONE_CONTENT_PER_VERSION):
@@ -187,7 +196,19 @@ def _lost_race(conn: Connection, error: IntegrityError, place: dict[str, Any]) -
                 f"In the meantime version {version} of stream {stream} went to another writer"
                 f"{f', for its {winner}' if winner else ''}: read it again and decide anew."
             )
-        case str(name) if name in (ONE_START_PER_TURN, ONE_PIN_PER_ATTEMPT, ONE_COMPLETION_PER_TURN):
-            return FenceLost(f"Stream {stream} was offered what its turn has done before ({name}).")
+        case str(name) if name in ONCE:
+            lost = next(event for event in events if isinstance(event, ONCE[name]))
+            return _lost_fence(conn, place["tenant"], lost)
         case name:
             return Internal(f"Stream {stream} was offered an event that breaks {name}.")
+
+
+def _lost_fence(conn: Connection, tenant: TenantId, lost: Once) -> FenceLost:
+    whose = (
+        f"Attempt {lost.attempt} of turn {lost.turn}" if isinstance(lost, TurnPinned) else f"Turn {lost.turn}"
+    )
+    holder = describe_holder(conn, tenant, lost)
+    return FenceLost(
+        f"{whose} has its '{lost.name}' already{f', of {holder}' if holder else ''}: that one stands, "
+        "and nothing of this append is recorded. Read the turn again to see what became of it."
+    )

@@ -103,14 +103,22 @@ def test_a_failed_turn_takes_nothing_of_earlier_turns_along() -> None:
 
 def test_a_late_attempt_is_fenced_off() -> None:
     state = folded([*OPENING, pinned(1), attempt_failed(1), pinned(2)])
-    with pytest.raises(FenceLost, match="attempt 1 was fenced off"):
+    with pytest.raises(FenceLost) as lost:
         continue_turn(state, completed(attempt=1))
+    assert str(lost.value) == (
+        f"Turn resp_1 is at attempt 2 (attempt 2 on engine {pinned(2).engine}); attempt 1 was fenced off, and its "
+        "'turn.completed' is not recorded. The attempt that has it goes on."
+    )
     assert continue_turn(state, completed(attempt=2)) == (completed(attempt=2),)
 
 
 def test_a_turn_is_accepted_once() -> None:
-    with pytest.raises(FenceLost, match="completed"):
+    with pytest.raises(FenceLost) as lost:
         continue_turn(folded(ANSWERED), completed())
+    assert str(lost.value) == (
+        f"Turn resp_1 is completed (attempt 1 on engine {pinned(1).engine}): 'turn.completed' comes too late and is not "
+        "recorded. The answer that was accepted stands."
+    )
 
 
 def test_an_attempt_follows_the_one_before_it() -> None:

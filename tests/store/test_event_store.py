@@ -39,6 +39,9 @@ from tests.store.histories import (
     started,
     store,
 )
+from tests.store.test_query_plans import plan_of
+
+__all__ = ["plan_of"]
 
 OTHER_CHAT = ConversationId("conv_2")
 WRITERS = 50
@@ -231,7 +234,7 @@ def test_the_second_of_two_racing_writers_wins_when_the_first_rolls_back(engine:
         assert read_texts(conn) == ["second"]
 
 
-def test_fifty_writers_of_one_conversation_lose_and_double_nothing(database: str) -> None:
+def test_c1_fifty_writers_of_one_conversation_lose_and_double_nothing(database: str) -> None:
     engine = make_engine(database, application_name="writers", pool_size=WRITERS)
     ready = Barrier(WRITERS)
 
@@ -261,22 +264,51 @@ def test_fifty_writers_of_one_conversation_lose_and_double_nothing(database: str
     assert sorted(texts[0::2]) == sorted(f"{number} asks" for number in range(WRITERS))
 
 
-def test_a_turn_completes_once_whatever_the_stream(conn: Connection) -> None:
-    append(conn, created(), started(), pinned(), completed())
-    with pytest.raises(FenceLost, match="uq_events_turn_completed"):
-        append(conn, completed(attempt=2), stream=OTHER_CHAT)
+@pytest.mark.parametrize(
+    ("again", "after", "said_of_it"),
+    [
+        (
+            completed(attempt=2),
+            0,
+            "Turn resp_1 has its 'turn.completed' already, of attempt 1 on engine boot_new, conv_1 at 2026-01-02 03:04:05",
+        ),
+        (
+            pinned(attempt=2),
+            5,
+            "Attempt 2 of turn resp_1 has its 'turn.pinned' already, of attempt 2 on engine boot_new, conv_1 at",
+        ),
+        (started(), 5, "Turn resp_1 has its 'turn.started' already, of conv_1 at 2026-01-02 03:04:05"),
+    ],
+    ids=["completed, whatever the stream", "pinned", "started"],
+)
+def test_what_a_turn_does_once_is_refused_with_whose_it_is_and_what_becomes_of_it(
+    engine: Engine, again: Event, after: int, said_of_it: str
+) -> None:
+    store(engine, created(), started(), pinned(), pinned(attempt=2), completed())
+    with (
+        pytest.raises(FenceLost, match=f"^{re.escape(said_of_it)}.*: that one stands, ") as lost,
+        engine.begin() as conn,
+    ):
+        append(conn, again, stream=CHAT if after else OTHER_CHAT, after=after)
+    assert str(lost.value).endswith("Read the turn again to see what became of it.")
+    with engine.connect() as conn:
+        assert len(event_store.read(conn, tenant=ACME, stream=CHAT)) == 5
+        assert event_store.read(conn, tenant=ACME, stream=OTHER_CHAT) == []
 
 
-def test_an_attempt_is_pinned_once(conn: Connection) -> None:
-    append(conn, created(), started(), pinned(), pinned(attempt=2))
-    with pytest.raises(FenceLost, match="uq_events_turn_pinned"):
-        append(conn, pinned(attempt=2), after=4)
-
-
-def test_a_turn_starts_once(conn: Connection) -> None:
-    append(conn, created(), started())
-    with pytest.raises(FenceLost, match="uq_events_turn_started"):
-        append(conn, started(), after=2)
+def test_who_holds_what_a_turn_does_once_is_found_by_index(
+    plan_of: Callable[[str], str], owner_conn: Connection
+) -> None:
+    plan_of("SELECT 1")
+    for lost, index in (
+        (started(), "uq_events_turn_started"),
+        (pinned(), "uq_events_turn_pinned"),
+        (completed(), "uq_events_turn_completed"),
+    ):
+        attempt = winner.OF_ATTEMPT if lost.name == "turn.pinned" else ""
+        query = f"EXPLAIN {winner.HOLDER.format(type=lost.name, attempt=attempt)}"
+        given = {"tenant": "acme", "turn": "resp_7", "attempt": "1"}
+        assert index in "\n".join(owner_conn.exec_driver_sql(query, given).scalars())
 
 
 def test_the_same_turn_id_of_another_tenant_is_not_in_the_way(conn: Connection) -> None:
