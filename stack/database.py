@@ -9,7 +9,7 @@ from pathlib import Path
 from sqlalchemy import URL, Connection, Engine
 from sqlalchemy.exc import OperationalError, ProgrammingError
 
-from service.store.connection import make_engine
+from service.store.connection import FLEET_ROLE, make_engine
 from stack import cluster
 from stack.errors import StackError
 from stack.passwords import read_password
@@ -30,28 +30,30 @@ def add_argument(parser: argparse.ArgumentParser) -> None:
 
 
 @contextmanager
-def connected(given: argparse.Namespace, *, snapshot: bool = False) -> Iterator[Connection]:
-    """One transaction under the service's role; with `snapshot`, read-only and as of one moment.
+def connected(
+    given: argparse.Namespace, *, snapshot: bool = False, role: str = FLEET_ROLE
+) -> Iterator[Connection]:
+    """One transaction under the service's role, or another's; with `snapshot`, read-only and as of one moment.
 
     Raises:
         StackError: none is given and no stack runs here, or it does not answer as it should.
     """
     isolation = "REPEATABLE READ" if snapshot else "READ COMMITTED"
-    with engine(given) as made, made.connect() as conn:
+    with engine(given, role=role) as made, made.connect() as conn:
         conn.execution_options(isolation_level=isolation, postgresql_readonly=snapshot)
         with conn.begin():
             yield conn
 
 
 @contextmanager
-def engine(given: argparse.Namespace) -> Iterator[Engine]:
+def engine(given: argparse.Namespace, *, role: str = FLEET_ROLE) -> Iterator[Engine]:
     """For as many transactions as a command takes, each of one connection.
 
     Raises:
         StackError: as `connected`.
     """
     url = given.database_url or local_url(given.data / "postgres")
-    made = make_engine(url, application_name="everturn-cli", pool_size=1)
+    made = make_engine(url, application_name="everturn-cli", pool_size=1, role=role)
     try:
         yield made
     except OperationalError as error:

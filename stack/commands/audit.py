@@ -1,11 +1,13 @@
-"""`everturn audit conversation | verify | checkpoint`: one conversation's provenance, and whether the record is whole."""
+"""`everturn audit conversation | sql | verify | checkpoint`: provenance, questions of one's own, and whether the record is whole."""
 
 import argparse
 import json
+import sys
 from pathlib import Path
 
 from service.store.audit import read_conversation
-from stack import conversation_report, database, integrity
+from service.store.connection import AUDITOR_ROLE
+from stack import audit_query, conversation_report, database, integrity
 from stack.commands.parsers import Commands
 from stack.errors import StackError
 
@@ -19,12 +21,15 @@ def add(commands: Commands) -> None:
     one.add_argument("conversation", metavar="ID", help="conv_...")
     one.add_argument("--format", choices=("text", "json", "html"), default="text")
     one.add_argument("--out", type=Path, metavar="FILE", help="default: standard output")
+    sql = actions.add_parser("sql", help="a question of your own to the views of schema audit, as an auditor")
+    sql.add_argument("query", metavar="SELECT", help="one statement; - reads it from standard input")
+    sql.add_argument("--format", choices=("table", "jsonl"), default="table")
     verify = actions.add_parser("verify", help="recompute every chain; status 1 where one is broken")
     verify.add_argument("--checkpoint", type=Path, metavar="FILE", help="also compare with these heads")
     verify.add_argument("--public-key", type=Path, metavar="FILE", help="default: that of --key, with .pub")
     checkpoint = actions.add_parser("checkpoint", help="sign the heads of all chains, to be kept elsewhere")
     checkpoint.add_argument("out", type=Path, metavar="FILE")
-    for parser, run in ((one, _conversation), (verify, _verify), (checkpoint, _checkpoint)):
+    for parser, run in ((one, _conversation), (sql, _sql), (verify, _verify), (checkpoint, _checkpoint)):
         database.add_argument(parser)
         parser.set_defaults(run=run)
     for parser in (verify, checkpoint):
@@ -55,6 +60,15 @@ def _conversation(given: argparse.Namespace) -> int:
             f"{given.out} cannot be written: {error.strerror}; name another with --out"
         ) from error
     print(f"wrote {given.out}")
+    return 0
+
+
+def _sql(given: argparse.Namespace) -> int:
+    query = sys.stdin.read() if given.query == "-" else given.query
+    with database.connected(given, snapshot=True, role=AUDITOR_ROLE) as conn:
+        answer = audit_query.ask(conn, query)
+    for line in answer.as_table() if given.format == "table" else answer.as_json_lines():
+        print(line)
     return 0
 
 

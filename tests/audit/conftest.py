@@ -7,16 +7,13 @@ from sqlalchemy import Connection
 
 from service.store.connection import make_engine
 from stack.postgres import EmbeddedPostgres
-from tests.audit.history import tell
-from tests.conftest import copied
+from tests.audit.told import told_database
 
 
 @pytest.fixture(scope="package")
 def history(postgres_server: EmbeddedPostgres, template_database: str) -> Iterator[Connection]:
-    with copied(postgres_server, template_database) as url:
+    with told_database(postgres_server, template_database) as url:
         engine = make_engine(url, application_name="audit", role=None)
         with engine.connect() as conn:
-            tell(conn)
-            conn.commit()
             yield conn
         engine.dispose()

@@ -1,5 +1,8 @@
 """docs/audit.md is true: every query runs as the auditor on a history that the flows made, and gives what is printed."""
 
+import re
+import shlex
+
 import pytest
 from sqlalchemy import Connection, text
 
@@ -13,6 +16,37 @@ def test_a_question_has_the_answer_that_is_printed(history: Connection, question
     result = ask(history, question.query)
     history.rollback()
     assert result == question.result, "run `python -m tests.audit.document` and look at the difference"
+
+
+def test_the_line_that_an_auditor_begins_with_finds_no_cross_revision_read(history: Connection) -> None:
+    line = next(line for line in DOCUMENT.read_text().splitlines() if line.startswith("psql"))
+    words = shlex.split(line)
+    statements = [words[at + 1] for at, word in enumerate(words) if word == "-c"]
+    assert statements[0] == "SET ROLE everturn_auditor"
+    found = [history.exec_driver_sql(statement) for statement in statements][-1].scalar_one()
+    history.rollback()
+    history.exec_driver_sql("RESET ROLE")
+    history.rollback()
+    assert found == 0
+
+
+def elsewhere() -> list[tuple[str, str]]:
+    """Statements of other pages, with the page."""
+    pages = [page for page in DOCUMENT.parent.rglob("*.md") if page != DOCUMENT]
+    blocks = [
+        (page.name, re.findall(r"^```sql\n(.*?)^```$", page.read_text(), re.MULTILINE | re.DOTALL))
+        for page in pages
+    ]
+    statements = [
+        (name, re.split(r";[^\n]*$", block, flags=re.MULTILINE)) for name, found in blocks for block in found
+    ]
+    return [(name, one.strip()) for name, several in statements for one in several if one.strip()]
+
+
+@pytest.mark.parametrize(("page", "statement"), elsewhere())
+def test_a_statement_of_another_page_is_answered_too(history: Connection, page: str, statement: str) -> None:
+    assert ask(history, statement).startswith(("turn_id", "rollout_id", "step", "position"))
+    history.rollback()
 
 
 def test_there_are_twenty_questions_and_none_is_left_out() -> None:

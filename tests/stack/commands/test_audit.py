@@ -1,5 +1,6 @@
 """`everturn audit conversation` tells the whole of a conversation, as text, JSON and one page; `verify` and `checkpoint`."""
 
+import io
 import json
 from collections.abc import Iterator
 from html.parser import HTMLParser
@@ -12,8 +13,8 @@ from service.store.connection import make_engine
 from stack import conversation_report
 from stack.cli import main
 from stack.postgres import EmbeddedPostgres
-from tests.audit.history import tell
-from tests.conftest import copied
+from tests.audit.document import questions
+from tests.audit.told import told_database
 
 CHAT = "conv_0001"
 OTHER = "conv_0010"
@@ -21,11 +22,7 @@ OTHER = "conv_0010"
 
 @pytest.fixture(scope="module")
 def told(postgres_server: EmbeddedPostgres, template_database: str) -> Iterator[str]:
-    with copied(postgres_server, template_database) as url:
-        engine = make_engine(url, application_name="audit", role=None)
-        with engine.begin() as conn:
-            tell(conn)
-        engine.dispose()
+    with told_database(postgres_server, template_database) as url:
         yield url
 
 
@@ -78,6 +75,54 @@ def test_the_page_stands_alone_and_shows_each_turn(told: str, tmp_path: Path) ->
     assert page.read_text().count('<section class="turn">') == 7
 
 
+def test_a_question_of_ones_own_is_answered_as_a_table_and_as_json(
+    told: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    query = """
+        SELECT turn_id, decode_engine, first_divergence, completed_at FROM audit.turn_provenance
+        WHERE conversation_id LIKE 'conv_0001%' ORDER BY position LIMIT 1
+    """
+    assert printed(capsys, "sql", query, url=told).splitlines() == [
+        "turn_id    decode_engine  first_divergence  completed_at",
+        "---------  -------------  ----------------  -------------------",
+        "resp_0003  boot_a1        -                 2026-03-02 09:14:02",
+        "(1 row)",
+    ]
+    assert json.loads(printed(capsys, "sql", query, "--format", "jsonl", url=told)) == {
+        "turn_id": "resp_0003",
+        "decode_engine": "boot_a1",
+        "first_divergence": None,
+        "completed_at": "2026-03-02T09:14:02.250000+00:00",
+    }
+
+
+def test_every_question_of_the_document_can_be_asked_that_way(
+    told: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for question in questions():
+        monkeypatch.setattr("sys.stdin", io.StringIO(question.query))
+        rows = printed(capsys, "sql", "-", url=told).splitlines()[-1]
+        assert rows == question.result.splitlines()[-1], question.question
+
+
+@pytest.mark.parametrize(
+    ("query", "words"),
+    [
+        ("SELECT content FROM event_contents", "permission denied for table event_contents"),
+        ("CREATE TABLE t (n int)", "PostgreSQL does not answer that: "),
+        ("SELECT nonsense", 'PostgreSQL does not answer that: column "nonsense" does not exist'),
+        ("SET timezone = 'UTC'", "that gives no rows: ask with a SELECT"),
+        ("", "that gives no rows: ask with a SELECT"),
+    ],
+)
+def test_what_an_auditor_may_not_ask_is_refused_in_one_line(
+    told: str, capsys: pytest.CaptureFixture[str], query: str, words: str
+) -> None:
+    [line] = printed(capsys, "sql", query, url=told, status=1).splitlines()
+    assert line.startswith("everturn: ")
+    assert words in line
+
+
 def test_words_of_the_record_are_no_markup() -> None:
     turn = {
         "turn_id": "<script>",
@@ -105,13 +150,11 @@ def test_an_edit_by_a_superuser_shows_in_the_report_and_in_verify(
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    with copied(postgres_server, template_database) as url:
-        engine = make_engine(url, application_name="audit", role=None)
-        with engine.begin() as conn:
-            tell(conn)
+    with told_database(postgres_server, template_database) as url:
         key, kept = str(tmp_path / "audit.key"), str(tmp_path / "heads")
         assert "signed" in printed(capsys, "checkpoint", kept, "--key", key, url=url)
         assert "no broken chains" in printed(capsys, "verify", "--key", key, "--checkpoint", kept, url=url)
+        engine = make_engine(url, application_name="audit", role=None)
         with engine.begin() as conn:
             conn.execute(text("ALTER TABLE events DISABLE TRIGGER append_only"))
             conn.execute(
