@@ -20,6 +20,19 @@ free_mb=$(df -Pm . | awk 'NR == 2 {print $4}')
 [ -x "$python" ] || [ "$free_mb" -ge 5000 ] || fail "only $free_mb MB free here; the environment needs 5000 MB"
 
 started=$SECONDS
+# Shows that it lives: venv and pip are silent for minutes. On a terminal one line that grows old, in a log one now and then.
+tick() {
+  local every=10 before='' after='\n'
+  if [ -t 1 ]; then every=1 before='\r' after=''; fi
+  sleep 2 >/dev/null 2>&1  # not ours to hold the output open once we are gone
+  while printf "${before}setup: still installing, %s s${after}" "$((SECONDS - started))"; do sleep "$every" >/dev/null 2>&1; done
+}
+tick & ticker=$!
+over() {
+  kill "$ticker" 2>/dev/null && wait "$ticker" 2>/dev/null || true
+  if [ -t 1 ]; then printf '\r\033[K'; fi
+}
+trap over EXIT
 if [ ! -x "$python" ]; then
   "$base" -m venv .venv || { rm -rf .venv; fail 'python3 -m venv failed (Debian: apt-get install python3-venv)'; }
 fi
@@ -41,9 +54,6 @@ fi
 args=()
 for file in "${files[@]}"; do args+=(-r "$file"); done
 echo "setup: $(cat "${files[@]}" | grep -c ==) locked packages (a few minutes the first time)"
-# Shows that it lives: pip itself is silent for minutes when its output is not a terminal.
-( while sleep 10; do echo "setup: still installing, $((SECONDS - started)) s"; done ) & ticker=$!
-trap 'kill $ticker 2>/dev/null || true' EXIT
 quietly "${args[@]}"
 quietly --no-build-isolation --editable .
 echo "$want" >"$stamp"

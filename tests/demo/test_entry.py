@@ -1,5 +1,7 @@
 """`make demo` that cannot go on: one line, and an exit status that is not 0."""
 
+import json
+from contextlib import nullcontext
 from typing import NoReturn
 
 import httpx
@@ -7,6 +9,8 @@ import pytest
 
 from demo import __main__ as entry
 from demo.checkpoints import CheckpointError
+from demo.claims import Claims
+from demo.story import Outcome
 
 ASKED = httpx.Request("GET", "http://127.0.0.1:1/health")
 
@@ -50,3 +54,43 @@ def test_what_ends_the_demo_is_told_in_one_line(
     assert only.startswith("demo: ")
     assert line in only
     assert said.out == ""
+
+
+@pytest.mark.parametrize("true", [True, False])
+def test_a_claim_that_does_not_hold_is_named_and_is_the_exit_status(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], true: bool
+) -> None:
+    class Told:
+        def __init__(self, _deployment: object, _checkpoints: object, claims: Claims) -> None:
+            self.claims = claims
+
+        def tell(self) -> Outcome:
+            self.claims.check("the sky is up", holds=True)
+            equal = self.claims.check("equal token for token", holds=true)
+            return Outcome(
+                cross_revision_hits=0,
+                refusals=1,
+                differing_fields=["weights"],
+                control_differs=True,
+                equals_cold_prefill=equal,
+                rebuilt_tokens=256,
+            )
+
+    monkeypatch.setattr("demo.checkpoints.prepare", lambda *_, **__: None)
+    monkeypatch.setattr(entry, "_forget_last_run", lambda: None)
+    monkeypatch.setattr(entry, "Deployment", lambda *_, **__: nullcontext())
+    monkeypatch.setattr(entry, "Story", Told)
+    assert entry.main() == (0 if true else 1)
+    said = capsys.readouterr()
+    assert said.err == ("" if true else "demo: this did not hold: equal token for token\n")
+    assert f"{'✓' if true else '✗'} equal token for token" in said.out
+    last = json.loads(said.out.splitlines()[-1])
+    assert last.pop("seconds") >= 0
+    assert last == {
+        "cross_revision_hits": 0,
+        "refusals": 1,
+        "differing_fields": ["weights"],
+        "control_differs": True,
+        "equals_cold_prefill": true,
+        "rebuilt_tokens": 256,
+    }

@@ -16,7 +16,7 @@ import torch
 from service.domain.artifact import ArtifactId, BootId, RefusalReason
 from service.domain.evidence import Loaded, Published, Refusal
 from service.domain.revision import Descriptor
-from tests.domain.descriptors import V13, with_text
+from tests.domain.descriptors import V13, with_kv, with_text
 from tests.workers.kv_connector.paged_fakes import TENANT, Side, load_job, manifest_of, save, side
 from tests.workers.kv_connector.stores import Hands
 from workers.kv_connector.block_file import BLOCK_FORMAT, LENGTH_BYTES, SEAL_BYTES, BlockHeader
@@ -63,6 +63,29 @@ def test_other_blocks_of_the_cache_are_left_alone(tmp_path: Path) -> None:
     for name, cache in reader.caches.items():
         for untouched in (1, 3, 4, 5, 6):
             assert torch.equal(cache[untouched], before.caches[name][untouched])
+
+
+@pytest.mark.parametrize(
+    "own",
+    [
+        V13,
+        with_kv(environment={"VLLM_X": "1"}),
+        with_kv(kv_dtype="float16"),
+        with_kv(kv_layout={"name": "BLNHC"}),
+    ],
+    ids=["weights", "toggle", "dtype", "layout"],
+)
+def test_the_reader_opens_no_block_for_a_job_of_another_revision(
+    block_store: BlockStore, monkeypatch: pytest.MonkeyPatch, own: Descriptor
+) -> None:
+    """As if the scheduler side had not looked: everything in the store is as it was written, and another's."""
+    writer = side(block_store)
+    save(writer, HANDLE)
+    job = load_job(manifest_of(writer, HANDLE))
+    assert isinstance(side(block_store, seed=1).loader.load(job, None), Loaded)
+    monkeypatch.setattr(type(block_store), "read_block", lambda *_: pytest.fail("read"))
+    reader = side(block_store, own=own, seed=1)
+    assert reason(reader.loader.load(job, None)) is RefusalReason.REVISION_MISMATCH
 
 
 @pytest.mark.parametrize("own", [V13, with_text(chat_template="other")])

@@ -89,6 +89,18 @@ def test_other_calls_pass(front: Front) -> None:
     assert front.passed == ["/v1/completions", "/llm/v1/completions"]
 
 
+@pytest.mark.parametrize(
+    "route", ["/inference/v1/generate", "/v1/completions", "/v1/chat/completions", "/everturn/render"]
+)
+def test_a_claim_of_another_revision_is_turned_away_before_vllm_hears_of_it(front: Front, route: str) -> None:
+    measured(front)
+    status, body = front.ask("POST", route, headers={"x-everturn-revision": V13.digest})
+    error = json.loads(body)["error"]
+    assert (status, error["type"]) == (409, "revision_mismatch")
+    assert (error["wanted"], error["measured"]) == (V13.digest, V12.digest)
+    assert front.passed == []
+
+
 def test_before_it_is_measured_no_claim_is_right(front: Front) -> None:
     claim = {"x-everturn-revision": V12.digest}
     assert front.ask("POST", "/v1/completions", headers=claim)[0] == 409
