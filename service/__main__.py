@@ -22,6 +22,9 @@ from service.store.connection import make_engine
 from service.store.migrate import upgrade
 
 SECRET_BYTES = 32
+# Longer than clients keep a connection for their next request (httpx and openai 5 s) and load balancers
+# do (60 s): whoever closes first while the other writes makes that request fail.
+IDLE_CONNECTION_S = 75
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -54,6 +57,7 @@ def serve(settings: Settings) -> None:
     config = uvicorn.Config(
         create_app(settings, ring=doorbell.ring, ring_turn=doorbell.ring_turn),
         log_level="info",
+        timeout_keep_alive=IDLE_CONNECTION_S,
         timeout_graceful_shutdown=int(settings.shutdown_s) + 1,
     )
     try:

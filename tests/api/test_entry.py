@@ -1,17 +1,20 @@
 """`python -m service`, as an operator starts it: it serves, or says in one line why not."""
 
 import asyncio
+import http.client
 import os
 import signal
 import socket
 import stat
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import httpx
+import openai
 import pytest
 
 from service.__main__ import _listen, main
@@ -41,8 +44,10 @@ def served(url: str, port: int) -> Iterator[subprocess.Popen[bytes]]:
     with subprocess.Popen(
         [sys.executable, "-m", "service"], env=environment, stderr=subprocess.PIPE
     ) as process:
-        yield process
-        process.kill()
+        try:
+            yield process
+        finally:
+            process.kill()
 
 
 def answers(port: int) -> bool:
@@ -58,6 +63,23 @@ def test_it_migrates_an_empty_database_serves_and_stops_on_sigterm(empty_databas
         eventually(lambda: answers(port))
         process.send_signal(signal.SIGTERM)
         assert process.wait(20) in (0, -signal.SIGTERM)
+
+
+def test_a_connection_outlives_the_time_that_clients_keep_one_for_reuse(empty_database: str) -> None:
+    port = free_port()
+    expiry = openai.DEFAULT_CONNECTION_LIMITS.keepalive_expiry
+    assert expiry
+    with served(empty_database, port):
+        eventually(lambda: answers(port))
+        connection = http.client.HTTPConnection("127.0.0.1", port)
+        connection.request("GET", "/healthz")
+        connection.getresponse().read()
+        wire = connection.sock
+        time.sleep(expiry + 1)
+        connection.request("GET", "/healthz")
+        assert connection.getresponse().status == 200
+        assert connection.sock is wire
+        connection.close()
 
 
 def test_a_port_in_use_is_one_clear_line(empty_database: str) -> None:

@@ -8,6 +8,8 @@ from typing import Any
 
 import uvicorn
 
+from service.__main__ import IDLE_CONNECTION_S
+
 START_S = 20.0
 STOP_S = 20.0
 
@@ -55,7 +57,13 @@ class HttpServer:
 
     def _serve(self) -> None:
         logging.getLogger("uvicorn.error").setLevel(logging.CRITICAL)
-        config = uvicorn.Config(self._app, log_config=None, ws="none", timeout_graceful_shutdown=10)
+        config = uvicorn.Config(
+            self._app,
+            log_config=None,
+            ws="none",
+            timeout_keep_alive=IDLE_CONNECTION_S,
+            timeout_graceful_shutdown=10,
+        )
         self._server = _Server(config, self._started)
 
         async def serve(server: uvicorn.Server) -> None:
