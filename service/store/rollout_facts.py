@@ -100,19 +100,24 @@ STRICT = text("""
     ORDER BY strict.stream
 """)
 
+# Who is warmed again has a further row beyond the first `warm`, and is as warm as that one.
 WARMED = text("""
-    SELECT count(*) AS total,
-        count(*) FILTER (WHERE w.rebuild_id IS NULL AND w.skipped IS NULL) AS waiting,
-        count(*) FILTER (WHERE r.state IN ('queued', 'running')) AS running,
-        count(*) FILTER (WHERE r.state = 'done') AS done,
-        count(*) FILTER (WHERE r.state = 'failed') AS failed,
-        count(*) FILTER (
-            WHERE w.skipped IS NOT NULL OR r.state = 'superseded' OR (w.rebuild_id IS NOT NULL AND r.state IS NULL)
-        ) AS skipped,
-        coalesce(sum(w.tokens), 0)::bigint AS tokens_asked,
-        coalesce(sum(w.tokens) FILTER (WHERE r.state = 'done'), 0)::bigint AS tokens_done
-    FROM rollout_warmups AS w LEFT JOIN rebuilds AS r USING (rebuild_id)
-    WHERE w.rollout_id = :rollout
+    WITH counted AS (
+        SELECT count(*) FILTER (WHERE first) AS total,
+            count(*) FILTER (WHERE w.rebuild_id IS NULL AND w.skipped IS NULL) AS waiting,
+            count(*) FILTER (WHERE r.state IN ('queued', 'running')) AS running,
+            count(*) FILTER (WHERE r.state = 'failed') AS failed,
+            count(*) FILTER (WHERE first AND (
+                w.skipped IS NOT NULL OR r.state = 'superseded' OR (w.rebuild_id IS NOT NULL AND r.state IS NULL)
+            )) AS skipped,
+            coalesce(sum(w.tokens), 0)::bigint AS tokens_asked,
+            coalesce(sum(w.tokens) FILTER (WHERE r.state = 'done'), 0)::bigint AS tokens_done
+        FROM rollout_warmups AS w LEFT JOIN rebuilds AS r USING (rebuild_id)
+        CROSS JOIN (SELECT (strategy ->> 'warm')::bigint AS warm FROM rollouts WHERE rollout_id = :rollout) AS asked
+        CROSS JOIN LATERAL (SELECT w.place <= asked.warm AS first) AS of_place
+        WHERE w.rollout_id = :rollout
+    )
+    SELECT *, total - waiting - running - failed - skipped AS done FROM counted
 """)
 
 
@@ -136,7 +141,7 @@ class Lately:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Warmth:
-    """Of the conversations that a rollout warms; who talks on meanwhile is warmed again, and counted again."""
+    """Of the conversations that a rollout warms, each counted once, also one that is warmed again."""
 
     total: int
     waiting: int

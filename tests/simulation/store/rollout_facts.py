@@ -69,20 +69,25 @@ def warm_again(conn: Session, rollout: RolloutId, warm: int, *, rounds: int) -> 
 
 
 def warmth(conn: Session, rollout: RolloutId) -> Warmth:
-    states: list[tuple[WarmupRow, RebuildState | None]] = []
-    for _, row in _warmups(conn, rollout):
+    states: list[tuple[int, WarmupRow, RebuildState | None]] = []
+    for place, row in _warmups(conn, rollout):
         found = None if row.rebuild is None else conn.tables.rebuilds.get(row.rebuild)
-        states.append((row, None if found is None else found.seen.state))
-    done = [row for row, state in states if state is RebuildState.DONE]
+        states.append((place, row, None if found is None else found.seen.state))
+    warm = conn.tables.rollouts[rollout].rollout.strategy.warm
+    firsts = [(row, state) for place, row, state in states if place <= warm]
+    waiting = sum(row.rebuild is None and row.skipped is None for _, row, _ in states)
+    running = sum(state in (RebuildState.QUEUED, RebuildState.RUNNING) for *_, state in states)
+    failed = sum(state is RebuildState.FAILED for *_, state in states)
+    skipped = sum(row.skipped is not None or state is RebuildState.SUPERSEDED for row, state in firsts)
     return Warmth(
-        total=len(states),
-        waiting=sum(row.rebuild is None and row.skipped is None for row, _ in states),
-        running=sum(state in (RebuildState.QUEUED, RebuildState.RUNNING) for _, state in states),
-        done=len(done),
-        failed=sum(state is RebuildState.FAILED for _, state in states),
-        skipped=sum(row.skipped is not None or state is RebuildState.SUPERSEDED for row, state in states),
-        tokens_asked=sum(row.tokens for row, _ in states),
-        tokens_done=sum(row.tokens for row in done),
+        total=len(firsts),
+        waiting=waiting,
+        running=running,
+        done=len(firsts) - waiting - running - failed - skipped,
+        failed=failed,
+        skipped=skipped,
+        tokens_asked=sum(row.tokens for _, row, _ in states),
+        tokens_done=sum(row.tokens for _, row, state in states if state is RebuildState.DONE),
     )
 
 
