@@ -8,7 +8,8 @@ from typing import Self
 import httpx
 from sqlalchemy import Engine
 
-from service.engine.client import KEEPALIVE_S, timeouts
+from service.engine.client import timeouts
+from service.engine.engine_http import KEEPALIVE_S
 from service.settings import Settings
 from service.store.connection import make_engine
 from workers import tether

@@ -5,7 +5,6 @@ import logging
 import os
 from datetime import UTC, datetime
 
-import httpx
 from sqlalchemy.exc import SQLAlchemyError
 
 from service.api.database import Database, Reach, reach_for
@@ -14,7 +13,6 @@ from service.api.turn_job import Tools
 from service.api.turn_runner import TurnRunner
 from service.domain.errors import Unavailable
 from service.domain.events import TurnId
-from service.engine.client import KEEPALIVE_S, timeouts
 from service.engine.engine_http import EngineHttp
 from service.store import turn_queue
 from service.store.connection import make_async_engine
@@ -55,9 +53,7 @@ async def _finish(process: PoolProcess, claimed: Claimed, owner: str) -> None:
     )
 
     try:
-        async with EngineHttp(
-            timeout=timeouts(settings.engine_silence_s), limits=httpx.Limits(keepalive_expiry=KEEPALIVE_S)
-        ) as http:
+        async with EngineHttp(silence_s=settings.engine_silence_s) as http:
             runner = TurnRunner(
                 Tools(
                     database=database,

@@ -5,7 +5,6 @@ from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 from typing import Any
 
-import httpx
 from fastapi import FastAPI
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
@@ -40,13 +39,10 @@ from service.api.wiring import Service
 from service.domain.errors import EverturnError
 from service.domain.events import TurnId
 from service.domain.plan import RebuildQueue
-from service.engine.client import KEEPALIVE_S, timeouts
 from service.engine.engine_http import EngineHttp
 from service.settings import Settings
 from service.store.connection import make_async_engine
 from service.store.new_ids import new_id
-
-MAX_ENGINE_CONNECTIONS = 1000
 
 ROUTED = (
     conversations,
@@ -100,9 +96,8 @@ def create_app(
             )
         )
         metrics = Metrics()
-        limits = httpx.Limits(max_connections=MAX_ENGINE_CONNECTIONS, keepalive_expiry=KEEPALIVE_S)
         owner = new_id("api_")
-        async with EngineHttp(timeout=timeouts(settings.engine_silence_s), limits=limits) as http:
+        async with EngineHttp(silence_s=settings.engine_silence_s) as http:
             tools = Tools(
                 database=database,
                 http=http,

@@ -4,8 +4,6 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
 
-import httpx
-
 from service.api.answer_parts import parts_of, said
 from service.api.prompt import NOTHING, Prompt, carried_window, not_taken, render_prompt
 from service.domain.artifact import ArtifactId
@@ -29,6 +27,7 @@ from service.domain.telling import Telling, line_of, plain
 from service.domain.transcript import Transcript, frame_of
 from service.domain.turn import Turn
 from service.engine import client
+from service.engine.engine_http import EngineHttp
 from service.engine.protocol import Carried, GenerateSpec, cache_salt
 from service.turn_flow import Split
 from service.turn_log import refused_by
@@ -128,7 +127,7 @@ HandOver = Callable[[Attempt, Prompt], Awaitable[Handed | None]]
 
 
 async def run_attempt(
-    http: httpx.AsyncClient,
+    http: EngineHttp,
     attempt: Attempt,
     on_text: Callable[[str], None],
     hand_over: HandOver | None = None,
@@ -194,7 +193,7 @@ async def run_attempt(
 
 
 async def _parsed(
-    http: httpx.AsyncClient, attempt: Attempt, prompt: Prompt, text: str, output: Sequence[int], *, told: str
+    http: EngineHttp, attempt: Attempt, prompt: Prompt, text: str, output: Sequence[int], *, told: str
 ) -> TurnParsed | None:
     if not prompt.form.parsed:
         return None
@@ -259,7 +258,7 @@ def _spec(attempt: Attempt, prompt: Prompt) -> GenerateSpec:
     )
 
 
-async def _evidence(http: httpx.AsyncClient, attempt: Attempt) -> Evidence | None:
+async def _evidence(http: EngineHttp, attempt: Attempt) -> Evidence | None:
     """Asked again for a moment: the engine writes it beside the answer, and not before it."""
     for _ in range(EVIDENCE_TRIES):
         evidence = await client.evidence(http, attempt.engine, attempt.id, 0)
@@ -269,7 +268,7 @@ async def _evidence(http: httpx.AsyncClient, attempt: Attempt) -> Evidence | Non
     return None
 
 
-async def _refusal(http: httpx.AsyncClient, attempt: Attempt) -> KvRefused | None:
+async def _refusal(http: EngineHttp, attempt: Attempt) -> KvRefused | None:
     """What a broken attempt refused, if its engine can still say so."""
     try:
         evidence = await client.evidence(http, attempt.engine, attempt.id, 0)

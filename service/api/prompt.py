@@ -4,8 +4,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import takewhile
 
-import httpx
-
 from service.domain.conversation import Item
 from service.domain.errors import InvalidInput
 from service.domain.events import ItemId, Role, TurnId, TurnStarted
@@ -13,6 +11,7 @@ from service.domain.items import ItemKind
 from service.domain.plan import Engine
 from service.domain.transcript import Transcript, frame_of
 from service.engine import client
+from service.engine.engine_http import EngineHttp
 from service.engine.protocol import PLAIN, Carried, Form, Rendered, RenderMode
 
 KEPT_SHARE = 0.75
@@ -49,7 +48,7 @@ def carried_window(transcript: Transcript) -> Carried | None:
 
 
 async def render_prompt(
-    http: httpx.AsyncClient,
+    http: EngineHttp,
     engine: Engine,
     transcript: Transcript,
     carried: Carried | None,
@@ -82,7 +81,7 @@ def _room(context: int, started: TurnStarted) -> int:
 
 
 async def _fitting(
-    http: httpx.AsyncClient, engine: Engine, transcript: Transcript, started: TurnStarted, context: int
+    http: EngineHttp, engine: Engine, transcript: Transcript, started: TurnStarted, context: int
 ) -> Prompt:
     """Rendered whole, without as many of the oldest items as it takes; what a conversation opens with as its system stays."""
     room = min(_room(context, started), int(context * KEPT_SHARE))
@@ -123,9 +122,7 @@ def _cuts(rest: Sequence[Item], own: frozenset[ItemId]) -> list[int]:
     return [place for place in range(1, last) if rest[place].role is Role.USER] + [last]
 
 
-async def not_taken(
-    http: httpx.AsyncClient, engine: Engine, tokens: int, error: InvalidInput
-) -> InvalidInput:
+async def not_taken(http: EngineHttp, engine: Engine, tokens: int, error: InvalidInput) -> InvalidInput:
     most = await client.max_model_len(http, engine)
     if most is None or tokens < most:
         return error

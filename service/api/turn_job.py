@@ -5,7 +5,6 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import datetime
 
-import httpx
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 
@@ -19,6 +18,7 @@ from service.domain.artifact import BootId
 from service.domain.events import ConversationId, ItemId, TenantId, TurnId
 from service.domain.head import Head
 from service.domain.terms import USUAL, Terms
+from service.engine.engine_http import EngineHttp
 from service.settings import Settings
 from service.turn_flow import NotPinned, Pinned
 
@@ -44,7 +44,7 @@ class Tools:
     """What turns are run with, wired once in app.py, and for each turn that a worker runs."""
 
     database: Database
-    http: httpx.AsyncClient
+    http: EngineHttp
     ring: Ring
     settings: Settings
     metrics: Metrics

@@ -6,7 +6,6 @@ from datetime import datetime
 from time import monotonic
 from typing import Annotated, cast
 
-import httpx
 from fastapi import Depends
 from starlette.requests import Request
 
@@ -18,6 +17,7 @@ from service.api.turn_runner import TurnRunner
 from service.domain.errors import Forbidden, Unauthenticated
 from service.domain.events import OnUpgrade, TenantId
 from service.domain.limits import Limits
+from service.engine.engine_http import EngineHttp
 from service.settings import Settings
 from service.store import keys
 
@@ -26,7 +26,7 @@ from service.store import keys
 class Service:
     settings: Settings
     database: Database
-    http: httpx.AsyncClient
+    http: EngineHttp
     """To the engines."""
     runner: TurnRunner
     rates: RateLimiter
@@ -43,7 +43,8 @@ class Tenant:
     limits: Limits
 
 
-def service_of(request: Request) -> Service:
+async def service_of(request: Request) -> Service:
+    """Asynchronous, though it waits for nothing: FastAPI takes what is not into a thread, for each request."""
     return cast("Service", request.app.state.service)
 
 

@@ -2,6 +2,7 @@
 
 from collections.abc import AsyncIterator, Sequence
 from contextlib import suppress
+from http import HTTPStatus
 
 import httpx
 
@@ -11,25 +12,19 @@ from service.domain.events import TurnAsked
 from service.domain.evidence import Evidence
 from service.domain.plan import Engine
 from service.engine import protocol
+from service.engine.engine_http import CONNECT_S, BrokeOff, EngineHttp, Stream
 from service.engine.protocol import Carried, Chunk, Done, GenerateSpec, Parsed, Rendered
 
-CONNECT_S = 3.0
 EVIDENCE_SLACK_S = 5.0
 """On top of the wait that the engine was asked for."""
 
 
-KEEPALIVE_S = 2.0
-"""Below vLLM's own 5 s: a connection that its other end is about to close costs an attempt."""
-
-
 def timeouts(silence_s: float) -> httpx.Timeout:
-    """Args: silence_s: longest wait for the next byte."""
+    """Of the workers' client. Args: silence_s: longest wait for the next byte."""
     return httpx.Timeout(connect=CONNECT_S, read=silence_s, write=silence_s, pool=CONNECT_S)
 
 
-async def stream_generate(
-    http: httpx.AsyncClient, engine: Engine, spec: GenerateSpec
-) -> AsyncIterator[Chunk]:
+async def stream_generate(http: EngineHttp, engine: Engine, spec: GenerateSpec) -> AsyncIterator[Chunk]:
     """Ends only after a chunk with a reason to finish; leaving early aborts the request on the engine.
 
     Raises:
@@ -40,29 +35,23 @@ async def stream_generate(
     headers, body = protocol.build_generate(spec, stream=True)
     finished = started = False
     try:
-        async with http.stream(
-            "POST", engine.address + protocol.GENERATE_PATH, headers=headers, json=body
-        ) as response:
-            if response.status_code != httpx.codes.OK:
-                raise protocol.failure(response.status_code, await response.aread())
-            async for line in response.aiter_lines():
-                chunk = protocol.parse_chunk(line)
-                if isinstance(chunk, Done):
-                    break
-                if chunk is not None:
-                    if not started:
-                        protocol.check_echo(spec, chunk.prompt)
-                    started = True
-                    finished = finished or chunk.finish_reason is not None
-                    yield chunk
-    except httpx.HTTPError as error:
+        async with http.stream(engine.address + protocol.GENERATE_PATH, headers=headers, body=body) as answer:
+            if answer.status != HTTPStatus.OK:
+                raise protocol.failure(answer.status, await answer.read())
+            async for chunk in _chunks(answer):
+                if not started:
+                    protocol.check_echo(spec, chunk.prompt)
+                started = True
+                finished = finished or chunk.finish_reason is not None
+                yield chunk
+    except BrokeOff as error:
         raise _broken(engine, error) from error
     if not finished:
         raise EngineFailed(f"Engine {engine.boot} closed the stream before its answer was finished.")
 
 
 async def render(
-    http: httpx.AsyncClient,
+    http: EngineHttp,
     engine: Engine,
     items: Sequence[Item],
     carried: Carried | None,
@@ -70,49 +59,46 @@ async def render(
 ) -> Rendered:
     """Raises: EngineFailed, RevisionMismatch, InvalidInput."""
     try:
-        response = await http.post(
+        reply = await http.post(
             engine.address + protocol.RENDER_PATH,
             headers=protocol.engine_headers(engine),
-            json=protocol.build_render(items, carried, engine.model, asked),
+            body=protocol.build_render(items, carried, engine.model, asked),
         )
-    except httpx.HTTPError as error:
+    except BrokeOff as error:
         raise _broken(engine, error) from error
-    return protocol.parse_render(response.status_code, response.content)
+    return protocol.parse_render(reply.status, reply.body)
 
 
 async def parse(
-    http: httpx.AsyncClient, engine: Engine, text: str, token_ids: Sequence[int], asked: TurnAsked | None
+    http: EngineHttp, engine: Engine, text: str, token_ids: Sequence[int], asked: TurnAsked | None
 ) -> Parsed:
     """Raises: EngineFailed, RevisionMismatch, InvalidInput."""
     try:
-        response = await http.post(
+        reply = await http.post(
             engine.address + protocol.PARSE_PATH,
             headers=protocol.engine_headers(engine),
-            json=protocol.build_parse(text, token_ids, engine.model, asked),
+            body=protocol.build_parse(text, token_ids, engine.model, asked),
         )
-    except httpx.HTTPError as error:
+    except BrokeOff as error:
         raise _broken(engine, error) from error
-    return protocol.parse_parsed(response.status_code, response.content)
+    return protocol.parse_parsed(reply.status, reply.body)
 
 
-async def evidence(http: httpx.AsyncClient, engine: Engine, attempt: str, wait_s: float) -> Evidence | None:
+async def evidence(http: EngineHttp, engine: Engine, attempt: str, wait_s: float) -> Evidence | None:
     """Raises: EngineFailed."""
+    url = f"{engine.address}{protocol.ATTEMPTS_PATH}{attempt}?wait_s={wait_s:g}"
     try:
-        response = await http.get(
-            engine.address + protocol.ATTEMPTS_PATH + attempt,
-            params={"wait_s": wait_s},
-            timeout=wait_s + EVIDENCE_SLACK_S,
-        )
-    except httpx.HTTPError as error:
+        reply = await http.get(url, silence_s=wait_s + EVIDENCE_SLACK_S)
+    except BrokeOff as error:
         raise _broken(engine, error) from error
-    return protocol.parse_evidence(response.status_code, response.content)
+    return protocol.parse_evidence(reply.status, reply.body)
 
 
-async def max_model_len(http: httpx.AsyncClient, engine: Engine) -> int | None:
+async def max_model_len(http: EngineHttp, engine: Engine) -> int | None:
     """None where the engine cannot be asked any more."""
-    with suppress(httpx.HTTPError, EngineFailed):
-        response = await http.get(engine.address + protocol.IDENTITY_PATH)
-        return protocol.parse_max_model_len(response.status_code, response.content)
+    with suppress(BrokeOff, EngineFailed):
+        reply = await http.get(engine.address + protocol.IDENTITY_PATH)
+        return protocol.parse_max_model_len(reply.status, reply.body)
     return None
 
 
@@ -143,8 +129,20 @@ def prefill_evidence(http: httpx.Client, address: str, attempt: str, wait_s: flo
     return protocol.parse_evidence(response.status_code, response.content)
 
 
-def _broken(engine: Engine, error: httpx.HTTPError) -> EngineFailed:
-    return EngineFailed(f"Engine {engine.boot} at {engine.address} broke off: {_words(error)}.")
+async def _chunks(answer: Stream) -> AsyncIterator[Chunk]:
+    """Until the engine says that there are no more."""
+    while lines := await answer.lines():
+        for line in lines:
+            chunk = protocol.parse_chunk(line)
+            if isinstance(chunk, Done):
+                await answer.settle()
+                return
+            if chunk is not None:
+                yield chunk
+
+
+def _broken(engine: Engine, error: BrokeOff) -> EngineFailed:
+    return EngineFailed(f"Engine {engine.boot} at {engine.address} broke off: {error}.")
 
 
 def _words(error: httpx.HTTPError) -> str:

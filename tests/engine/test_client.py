@@ -47,7 +47,7 @@ def spec_of(simulated: SimulatedEngine, most: int = 20) -> GenerateSpec:
 
 
 def engine_http() -> EngineHttp:
-    return EngineHttp(timeout=client.timeouts(20), limits=httpx.Limits())
+    return EngineHttp(silence_s=20)
 
 
 async def collect(simulated: SimulatedEngine, spec: GenerateSpec) -> list[int]:

@@ -1,4 +1,4 @@
-"""What of httpx's clients the engine client uses, without what makes them slow: no URLs, headers or bodies are parsed twice."""
+"""The two clients that engines are asked with, without what makes them slow: no URLs, headers or bodies are parsed twice."""
 
 import json
 from collections.abc import AsyncIterator, Mapping
@@ -6,7 +6,10 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+import httpx
 from sqlalchemy.util import await_only
+
+from service.engine.engine_http import BrokeOff, Reply
 
 SCHEME = "http://"
 
@@ -34,51 +37,71 @@ class Response:
     def content(self) -> bytes:
         return json.dumps(self.document).encode()
 
-    async def aread(self) -> bytes:
-        return self.content
-
-    async def aiter_lines(self) -> AsyncIterator[str]:
-        assert self.words is not None
-        async for word in self.words:
-            yield word
-
 
 class Asked(Protocol):
     async def __call__(self, request: Request) -> Response:
         """Raises: httpx.TransportError."""
 
 
+class Stream:
+    """As `engine_http` has it."""
+
+    def __init__(self, response: Response) -> None:
+        self.status = response.status_code
+        self._response = response
+
+    async def read(self) -> bytes:
+        return self._response.content
+
+    async def lines(self) -> list[str]:
+        words = self._response.words
+        assert words is not None
+        try:
+            return [await anext(words)]
+        except StopAsyncIteration:
+            return []
+        except httpx.TransportError as error:
+            raise BrokeOff(str(error)) from error
+
+    async def settle(self) -> None:
+        """Nothing follows the last word."""
+
+
 class AsyncClient:
+    """In the place of `EngineHttp`."""
+
     def __init__(self, ask: Asked, silence_s: float) -> None:
         self._ask = ask
         self._silence_s = silence_s
 
-    async def post(self, url: str, *, headers: Mapping[str, str], json: dict[str, Any]) -> Response:
-        return await self._ask(made(url, self._silence_s, headers, json))
+    async def post(self, url: str, *, headers: Mapping[str, str], body: dict[str, Any]) -> Reply:
+        response = await self._asked(made(url, self._silence_s, headers, body))
+        return Reply(status=response.status_code, body=response.content)
 
-    async def get(
-        self,
-        url: str,
-        *,
-        params: Mapping[str, float] | None = None,
-        timeout: float = 10.0,  # noqa: ASYNC109 httpx's
-    ) -> Response:
-        return await self._ask(made(url, timeout, params=params))
+    async def get(self, url: str, *, silence_s: float | None = None) -> Reply:
+        response = await self._asked(made(url, silence_s or self._silence_s))
+        return Reply(status=response.status_code, body=response.content)
 
     @asynccontextmanager
     async def stream(
-        self, _method: str, url: str, *, headers: Mapping[str, str], json: dict[str, Any]
-    ) -> AsyncIterator[Response]:
-        response = await self.post(url, headers=headers, json=json)
+        self, url: str, *, headers: Mapping[str, str], body: dict[str, Any]
+    ) -> AsyncIterator[Stream]:
+        response = await self._asked(made(url, self._silence_s, headers, body))
         try:
-            yield response
+            yield Stream(response)
         finally:
             if response.words is not None:
                 await response.words.aclose()  # type: ignore[attr-defined]  # a generator
 
+    async def _asked(self, request: Request) -> Response:
+        try:
+            return await self._ask(request)
+        except httpx.TransportError as error:
+            raise BrokeOff(str(error)) from error
+
 
 class Client:
-    """For code that runs in a greenlet."""
+    """In the place of httpx's, for code that runs in a greenlet."""
 
     def __init__(self, ask: Asked, silence_s: float) -> None:
         self._ask = ask
@@ -101,12 +124,13 @@ def made(
     *,
     params: Mapping[str, float] | None = None,
 ) -> Request:
-    host, _, path = url.removeprefix(SCHEME).partition("/")
+    host, _, whole = url.removeprefix(SCHEME).partition("/")
+    path, _, query = whole.partition("?wait_s=")
     return Request(
         host=SCHEME + host,
         path=f"/{path}",
         body=body or {},
         headers=headers or {},
-        wait_s=float((params or {}).get("wait_s", 0)),
+        wait_s=float(query or (params or {}).get("wait_s", 0)),
         silence_s=silence_s,
     )
