@@ -64,7 +64,7 @@ class NoRoot(EverturnConnector):
 class WeightsOpen(EverturnMiddleware):
     """Routes by which weights change pass, as a call inside the process does, which no middleware sees."""
 
-    async def _answer(self, scope: Any, receive: Any, identity: Any) -> object | None:
+    async def _answer(self, scope: Any, *more: Any) -> object | None:
         if scope["path"] == "/collective_rpc":
             return None
-        return await super()._answer(scope, receive, identity)
+        return await super()._answer(scope, *more)

@@ -31,7 +31,7 @@ from workers.kv_connector.counters import Counters
 from workers.kv_connector.hash_root import HashRoot
 from workers.kv_connector.hooks import never_raises
 from workers.kv_connector.identity import block_tensors, measure
-from workers.kv_connector.jobs import Jobs
+from workers.kv_connector.jobs import NO_JOBS
 from workers.kv_connector.loading import Loader
 from workers.kv_connector.messages import Measurement, StepJobs, StepOutcomes
 from workers.kv_connector.model_in_memory import models_in_memory
@@ -196,7 +196,7 @@ class EverturnConnector(KVConnectorBase_V1, SupportsHMA):  # type: ignore[misc]
         if num_external_tokens > 0:
             self._scheduler.allocated(request, blocks.get_block_ids()[0], num_external_tokens)
 
-    @never_raises(lambda *_: StepJobs(Jobs()))
+    @never_raises(lambda *_: StepJobs(NO_JOBS))
     def build_connector_meta(self, scheduler_output: Any) -> KVConnectorMetadata:
         return StepJobs(self._scheduler.jobs(), begins=bool(scheduler_output.scheduled_new_reqs))
 

@@ -66,6 +66,10 @@ class Jobs:
     """Requests that wait for a load which could not be planned; they must be told that it failed."""
 
 
+NO_JOBS = Jobs()
+"""Of most steps."""
+
+
 @dataclass(frozen=True, slots=True)
 class Outcomes:
     """By request id; every job is answered by exactly one entry."""

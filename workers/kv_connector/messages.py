@@ -1,7 +1,8 @@
 """The envelopes in which vLLM carries our messages between its scheduler and its workers."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Self
+from typing import Any, Self
 
 from vllm.distributed.kv_transfer.kv_connector.v1.base import (
     KVConnectorHandshakeMetadata,
@@ -9,7 +10,7 @@ from vllm.distributed.kv_transfer.kv_connector.v1.base import (
     KVConnectorWorkerMetadata,
 )
 
-from workers.kv_connector.jobs import Jobs, Outcomes
+from workers.kv_connector.jobs import NO_JOBS, Jobs, Outcomes
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,6 +18,16 @@ class StepJobs(KVConnectorMetadata):  # type: ignore[misc]
     jobs: Jobs
     begins: bool = False
     """Whether a request begins in this step: then the weights it is computed with are looked at."""
+
+    def __reduce__(self) -> tuple[Callable[..., "StepJobs"], tuple[Any, ...]]:
+        """Every step is sent one, nearly always without jobs: that is not worth naming their fields."""
+        if self.jobs is NO_JOBS:
+            return _without_jobs, (self.begins,)
+        return StepJobs, (self.jobs, self.begins)
+
+
+def _without_jobs(begins: bool) -> StepJobs:
+    return StepJobs(NO_JOBS, begins)
 
 
 @dataclass(frozen=True, slots=True)

@@ -54,6 +54,9 @@ WEIGHT_CHANGING_ROUTES = frozenset(
 ADAPTER_ROUTES = frozenset({LOAD_ROUTE, UNLOAD_ROUTE})
 """Open on engines that take adapters: each is a revision of its own."""
 
+OURS = "/everturn"
+OUR_HEADERS = b"x-everturn-"
+
 MAX_BODY_BYTES = 32 << 20
 MAX_WAIT_S = 60.0
 POLL_S = 0.02
@@ -81,11 +84,11 @@ class EverturnMiddleware:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        identity = self._measured()
+        identity, said = self._measured(), _said(scope)
         try:
-            scope, receive, identity = await self._with_adapter(scope, receive, identity)
-            answer = await self._answer(scope, receive, identity)
-            if answer is None and _header(scope, TOLD_HEADER) is not None:
+            scope, receive, identity = await self._with_adapter(scope, receive, identity, said)
+            answer = await self._answer(scope, receive, identity, said)
+            if answer is None and TOLD_HEADER in said:
                 receive, send = await self._told(scope, receive, send, identity)
         except Problem as problem:
             await _respond(send, problem.status, problem.envelope, identity)
@@ -98,14 +101,20 @@ class EverturnMiddleware:
             else:
                 await _respond(send, 200, answer, identity)
 
-    async def _answer(self, scope: Scope, receive: Receive, identity: dict[str, Any]) -> object | None:
+    async def _answer(
+        self, scope: Scope, receive: Receive, identity: dict[str, Any], said: Mapping[str, str]
+    ) -> object | None:
         """None passes the request on to vLLM."""
         method, path = scope["method"], _route(scope)
         if path in WEIGHT_CHANGING_ROUTES and not (path in ADAPTER_ROUTES and _takes_adapters(scope)):
             message = "Weights may not change under a measured revision; start an engine on the new ones."
             raise Problem(409, "revision_fixed", message)
-        if method == "POST":
-            self._check_claims(scope, identity)
+        if method == "POST" and said:
+            self._check_claims(said, identity)
+        return await self._own_answer(scope, receive, identity) if path.startswith(OURS) else None
+
+    async def _own_answer(self, scope: Scope, receive: Receive, identity: dict[str, Any]) -> object | None:
+        method, path = scope["method"], _route(scope)
         match method, path.split("/")[1:]:
             case "GET", ["everturn", "identity"]:
                 return await self._identity_answer(scope, identity)
@@ -135,18 +144,18 @@ class EverturnMiddleware:
         return _replayed(body, receive), send if answer is None else ToldBeside(send, answer)
 
     async def _with_adapter(
-        self, scope: Scope, receive: Receive, identity: dict[str, Any]
+        self, scope: Scope, receive: Receive, identity: dict[str, Any], said: Mapping[str, str]
     ) -> tuple[Scope, Receive, dict[str, Any]]:
         """What a claim is compared with is the revision of the model that the request names."""
-        path, loaded = _route(scope), _adapters_of(scope)
-        if scope["method"] != "POST" or loaded is None:
+        loaded = _adapters_of(scope) if scope["method"] == "POST" else None
+        if loaded is None:
             return scope, receive, identity
-        if path == LOAD_ROUTE:
+        if _route(scope) == LOAD_ROUTE:
             body = await self._adapters.private_load(await _body(receive), loaded)
             headers = [(k, v) for k, v in scope["headers"] if k.lower() != b"content-length"]
             length = (b"content-length", str(len(body)).encode())
             return {**scope, "headers": [*headers, length]}, _replayed(body, receive), identity
-        if _header(scope, REVISION_HEADER) is None:
+        if REVISION_HEADER not in said:
             return scope, receive, identity
         body = await _body(receive)
         return scope, _replayed(body, receive), self._adapters.identity(identity, body, loaded)
@@ -155,8 +164,8 @@ class EverturnMiddleware:
         unmeasured = {"boot": None, "revision": None, "error": "the engine has not measured itself yet"}
         return self._identity.read() or unmeasured
 
-    def _check_claims(self, scope: Scope, identity: dict[str, Any]) -> None:
-        wanted = _header(scope, REVISION_HEADER)
+    def _check_claims(self, said: Mapping[str, str], identity: dict[str, Any]) -> None:
+        wanted = said.get(REVISION_HEADER)
         if wanted is not None and wanted != identity["revision"]:
             measured = identity["revision"]
             fields = self._differing(wanted, identity)
@@ -165,7 +174,7 @@ class EverturnMiddleware:
             raise Problem(
                 409, "revision_mismatch", message, wanted=wanted, measured=measured, differing_fields=fields
             )
-        boot = _header(scope, BOOT_HEADER)
+        boot = said.get(BOOT_HEADER)
         if boot is not None and boot != identity["boot"]:
             message = (
                 f"This is engine {identity['boot']}, not {boot}: it was started anew, or the address moved."
@@ -228,9 +237,13 @@ def _wait_s(scope: Scope) -> float:
     return min(max(wait_s, 0.0), MAX_WAIT_S)
 
 
-def _header(scope: Scope, name: str) -> str | None:
-    wanted = name.encode()
-    return next((value.decode("latin-1") for key, value in scope["headers"] if key.lower() == wanted), None)
+def _said(scope: Scope) -> dict[str, str]:
+    """Headers of ours by name in lower case; of one that comes twice, the first."""
+    said: dict[str, str] = {}
+    for key, value in scope["headers"]:
+        if key[: len(OUR_HEADERS)].lower() == OUR_HEADERS:
+            said.setdefault(key.decode("latin-1").lower(), value.decode("latin-1"))
+    return said
 
 
 async def _body(receive: Receive) -> bytes:

@@ -29,7 +29,7 @@ from workers.kv_connector.adapters import Adapters
 from workers.kv_connector.contract_folder import ContractFolder
 from workers.kv_connector.counters import Count, Counters
 from workers.kv_connector.hash_root import HashRoot
-from workers.kv_connector.jobs import WEIGHTS_CHANGED, Jobs, LoadJob, Outcomes, SaveJob, Waiver
+from workers.kv_connector.jobs import NO_JOBS, WEIGHTS_CHANGED, Jobs, LoadJob, Outcomes, SaveJob, Waiver
 from workers.kv_connector.offers import read_offer
 from workers.kv_connector.reports import Reports
 from workers.kv_connector.save_planning import Dropped, SavePlanner
@@ -168,6 +168,8 @@ class SchedulerSide:
         return tracked.saving
 
     def jobs(self) -> Jobs:
+        if not (self._loads or self._saves or self._lost):
+            return NO_JOBS
         jobs = Jobs(loads=tuple(self._loads), saves=tuple(self._saves), lost=tuple(self._lost))
         self._loads, self._saves, self._lost = [], [], []
         return jobs

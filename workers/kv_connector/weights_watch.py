@@ -5,14 +5,16 @@ vLLM tells a connector nothing of weights that are reloaded, slept away or recei
 
 import logging
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from threading import Lock
-from typing import Any
 
+import numpy as np
 import torch
 from torch import nn
-from torch.utils._python_dispatch import is_traceable_wrapper_subclass
+
+from workers.kv_connector.model_walk import ModelWalk
 
 logger = logging.getLogger("vllm.everturn")
 
@@ -34,7 +36,8 @@ class WeightsWatch:
         self._lock = Lock()
         self._changes = 0
         self._looked_at = self._took_s = 0.0
-        self._keys: list[tuple[str, int, torch.Size]] = []
+        self._walk = ModelWalk([])
+        self._keys: object = None
         self._places = _Places.of([])
         self._sample = self._take()
 
@@ -63,56 +66,43 @@ class WeightsWatch:
             logger.error("Everturn finds the weights changed in memory: %s", found)
 
     def _take(self) -> "_Sample":
-        began = time.monotonic()
-        tensors = [pair for model in self._models() for pair in _tensors(model)]
-        keys = [(name, tensor.data_ptr(), tensor.shape) for name, tensor in tensors]
+        began, models = time.monotonic(), self._models()
+        if not self._walk.stands(models):
+            self._walk = ModelWalk(models)
+        keys = self._walk.names, *self._walk.whereabouts()
         if keys != self._keys:
             # Kept, since making the views takes most of the time. They keep what is replaced in memory until the next look.
-            self._places = _Places.of(tensors)
-            self._keys = keys if self._places.lasting else []
-        sample = self._places.sample()
+            self._places = _Places.of(list(zip(self._walk.names, self._walk.tensors, strict=True)))
+            self._keys = keys if self._places.lasting else None
+        sample = _Sample(places=self._places, content=self._places.read(), packed=self._walk.packed)
         self._looked_at = time.monotonic()
         self._took_s = self._looked_at - began
         return sample
 
 
-def _tensors(model: nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
-    for name, parameter in model.named_parameters():
-        yield from _plain(name, parameter)
-
-
-def _plain(name: str, tensor: Any) -> Iterator[tuple[str, torch.Tensor]]:
-    """Some quantized parameters keep their bytes in tensors inside."""
-    partitions = getattr(tensor, "partitions", None)  # of vLLM's SharedWeightParameter
-    if isinstance(partitions, dict):
-        for index, part in partitions.items():
-            yield from _plain(f"{name}.{index}", part)
-    elif is_traceable_wrapper_subclass(tensor):
-        for inner in tensor.__tensor_flatten__()[0]:
-            yield from _plain(f"{name}.{inner}", getattr(tensor, inner))
-    else:
-        yield name, tensor
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Sample:
-    names: tuple[str, ...]
-    lengths: tuple[int, ...]
-    """Bytes of each in `content`."""
-    content: torch.Tensor
+    places: "_Places"
+    content: tuple[bytes, ...]
+    packed: tuple[object, ...]
+    """What nobody can look into: another one is taken for another's weights."""
 
     def differing(self, before: "_Sample") -> str:
         """In words; empty where nothing does."""
-        if (self.names, self.lengths) != (before.names, before.lengths):
+        ours, theirs = self.places, before.places
+        if ours is not theirs and (ours.names, ours.lengths) != (theirs.names, theirs.lengths):
             return "their names or sizes"
-        if torch.equal(self.content, before.content):
+        if self.packed != before.packed:
+            return "those that vLLM packs for a CPU were packed anew"
+        if self.content == before.content:
             return ""
-        parts = zip(self.names, self.parts(), before.parts(), strict=True)
-        changed = [name for name, now, then in parts if not torch.equal(now, then)]
-        return f"{len(changed)} of {len(self.names)} parameters, such as {changed[0]}"
+        parts = zip(ours.names, self.parts(), before.parts(), strict=True)
+        changed = [name for name, now, then in parts if now != then]
+        return f"{len(changed)} of {len(ours.names)} parameters, such as {changed[0]}"
 
-    def parts(self) -> Sequence[torch.Tensor]:
-        return torch.split(self.content, list(self.lengths))
+    def parts(self) -> Sequence[bytes]:
+        whole, ends = b"".join(self.content), [*accumulate(self.places.lengths)]
+        return [whole[end - length : end] for end, length in zip(ends, self.places.lengths, strict=True)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -121,7 +111,8 @@ class _Places:
 
     names: tuple[str, ...]
     lengths: tuple[int, ...]
-    groups: tuple[tuple[torch.Tensor, ...], ...]
+    """Bytes of each that are looked at."""
+    readers: tuple[Callable[[], bytes], ...]
     lasting: bool
     """All of them are views, so that they show later what is there then."""
 
@@ -137,18 +128,12 @@ class _Places:
         return cls(
             names=tuple(name for name, _ in named),
             lengths=tuple(places.numel() for _, places in named),
-            groups=tuple(tuple(places for _, places in group) for group in groups.values()),
+            readers=tuple(_reader([places for _, places in group]) for group in groups.values()),
             lasting=all(ours is theirs for (_, ours), (_, theirs) in zip(dense, tensors, strict=True)),
         )
 
-    def sample(self) -> _Sample:
-        with torch.no_grad():
-            content = [_on_host(group) for group in self.groups]
-        return _Sample(
-            names=self.names,
-            lengths=self.lengths,
-            content=torch.cat(content) if content else torch.empty(0, dtype=torch.uint8),
-        )
+    def read(self) -> tuple[bytes, ...]:
+        return tuple([read() for read in self.readers])
 
 
 def _is_dense(tensor: torch.Tensor) -> bool:
@@ -174,8 +159,17 @@ def _step(length: int) -> int:
     return ((length - RUN_BYTES) // (PLACES - 1) - 1) | 1
 
 
-def _on_host(places: tuple[torch.Tensor, ...]) -> torch.Tensor:
+def _reader(places: Sequence[torch.Tensor]) -> Callable[[], bytes]:
+    """Reads them one after the other, again and again; they are of one device and as many dimensions."""
     device = places[0].device
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)  # a write that was begun is seen
-    return torch.cat(places).reshape(-1).cpu()
+    if device.type == "cpu":
+        arrays = [one.numpy() for one in places]  # with half of torch's ado, which is most of a look
+        return lambda: np.concatenate(arrays).tobytes()
+
+    def read() -> bytes:
+        if device.type == "cuda":
+            torch.cuda.synchronize(device)  # a write that was begun is seen
+        with torch.no_grad():
+            return bytes(torch.cat(list(places)).cpu().numpy().tobytes())
+
+    return read

@@ -119,6 +119,30 @@ def test_the_same_values_in_another_tensor_are_the_same_weights(model: Model, wa
     assert watch.look() == 0
 
 
+def test_what_is_packed_anew_is_taken_for_other_weights(model: Model) -> None:
+    """VLLM leaves an empty parameter where it has packed a matrix for a CPU; nobody can look into what it packed."""
+    layer = nn.Module()
+    layer.register_parameter("weight", nn.Parameter(torch.empty(0), requires_grad=False))
+    model.add_module("layer", layer)
+    layer.cpu_linear = lambda x: x  # type: ignore[assignment]
+    watch = WeightsWatch(lambda: [model])
+    assert watch.look() == 0
+    layer.cpu_linear = lambda x: x  # type: ignore[assignment]
+    assert watch.look() == 1
+    assert watch.look() == 1
+
+
+def test_parameters_inside_of_others_are_watched_too(model: Model) -> None:
+    inside = {0: torch.ones(9), 1: torch.ones(9)}
+    model.large.__dict__["partitions"] = inside
+    watch = WeightsWatch(lambda: [model])
+    assert watch.look() == 0
+    inside[1].add_(1)
+    assert watch.look() == 1
+    inside[0] = torch.zeros(9)
+    assert watch.look() == 2
+
+
 def test_another_model_in_its_place_is_seen() -> None:
     models = iter(list[Sequence[nn.Module]]([[Model()], [Model()], [nn.Linear(4, 4)]]))
     watch = WeightsWatch(lambda: next(models))
