@@ -22,6 +22,8 @@ from stack.ports import find_free_port
 from stack.progress import Progress
 
 MAX_TOKENS = 24
+REBUILT = {"EVERTURN_REBUILD_MIN_TOKENS": "64"}
+"""As short a history as the tests tell."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,6 +73,10 @@ class Fleet:
         while self.count("SELECT count(*) FROM artifacts WHERE conversation_id = %s", conversation) < count:
             assert time.monotonic() < deadline, f"fewer than {count} artifacts"
             time.sleep(0.05)
+
+    def query(self, statement: str) -> list[tuple[Any, ...]]:
+        with psycopg.connect(self.deployment.database_dsn()) as connection:
+            return connection.execute(statement.encode()).fetchall()
 
     def execute(self, statement: str) -> None:
         """As the superuser."""
@@ -133,11 +139,14 @@ class Chat:
 
 
 @contextmanager
-def running_fleet(folder: Path, checkpoints: Checkpoints) -> Iterator[Fleet]:
+def running_fleet(folder: Path, checkpoints: Checkpoints, scratch: dict[str, str]) -> Iterator[Fleet]:
     with (
         folder.with_suffix(".progress").open("w") as log,
         Deployment(
-            folder, port=find_free_port(), progress=Progress(stream=log), environment=os.environ
+            folder,
+            port=find_free_port(),
+            progress=Progress(stream=log),
+            environment=os.environ | REBUILT | scratch,
         ) as deployment,
     ):
         engines = [

