@@ -2,6 +2,8 @@
 
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
@@ -271,10 +273,63 @@ def test_f5_a_handle_that_was_refused_is_not_tried_again_for_the_same_request(
     assert_equals_cold(recomputing, reply, ids)
 
 
-def test_f6_an_artifact_that_expired_while_the_request_waited_is_refused(
+def test_f6_an_artifact_that_has_expired_is_refused(
     v12_engine: RealEngine, second_v12_engine: RealEngine
 ) -> None:
     ids, handle = prompt(307), new_handle()
     v12_engine.generate(ids, publish=handle, max_tokens=1, lease_s=1)
     time.sleep(1.1)
-    assert refusal_of(second_v12_engine.generate(ids, offer=handle)).reason is RefusalReason.LEASE_EXPIRED
+    reply = second_v12_engine.generate(ids, offer=handle)
+    assert refusal_of(reply).reason is RefusalReason.LEASE_EXPIRED
+    assert_equals_cold(second_v12_engine, reply, ids)
+
+
+LEASE_S = 6
+AHEAD = 3
+PATIENCE_S = 30.0
+
+
+def test_f6_an_artifact_that_expires_while_its_request_waits_in_the_engines_queue_is_refused(
+    engine_hall: EngineHall, v12_engine: RealEngine, tiny_v12: Path
+) -> None:
+    """The engine answers one at a time; whoever is ahead goes when the lease is over."""
+    busy = engine_hall.start(tiny_v12, v12_engine.store, "--max-num-seqs", "1")
+    ids, handle = prompt("F6 queued"), new_handle()
+    assert busy.generate(ids, offer=published(v12_engine, ids)).known.loaded is not None
+    made = v12_engine.generate(ids, publish=handle, max_tokens=1, lease_s=LEASE_S)
+    expires = time.time() + LEASE_S
+    assert made.known.published is not None
+    with ThreadPoolExecutor(1) as pool:
+        with talking(busy):
+            queued = pool.submit(busy.generate, ids, offer=handle, cache_salt="only from the store")
+            wait_for(lambda: busy.http.get(f"{busy.url}/load").json()["server_load"] == AHEAD + 1)
+            assert time.time() < expires - 1, "it was in the queue while the lease still held"
+            time.sleep(max(expires + 0.2 - time.time(), 0))
+            assert not queued.done()
+        reply = queued.result()
+    assert refusal_of(reply).reason is RefusalReason.LEASE_EXPIRED
+    assert_equals_cold(busy, reply, ids)
+    engine_hall.stop(busy)
+
+
+@contextmanager
+def talking(engine: RealEngine) -> Iterator[None]:
+    """Answers are under way, and would be for long: until this is over they keep whoever comes later waiting."""
+    sampling = {"max_tokens": 3800, "temperature": 0, "ignore_eos": True}
+    body = {"token_ids": prompt("F6 ahead"), "sampling_params": sampling, "stream": True}
+    url = f"{engine.url}/inference/v1/generate"
+    with ExitStack() as streams:
+        told = [
+            streams.enter_context(engine.http.stream("POST", url, json=body)).iter_lines()
+            for _ in range(AHEAD)
+        ]
+        assert next(told[0]).startswith("data: {")
+        yield
+        del told  # a stream is closed with its lines
+
+
+def wait_for(true: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + PATIENCE_S
+    while not true():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+import torch
 
 from service.domain.artifact import RefusalReason
 from service.domain.revision import Descriptor
@@ -28,7 +29,7 @@ from tests.workers import fake_api
 from tests.workers.fake_api import FakeApi
 from tests.workers.kv_connector.prompts import prompt
 from tests.workers.launched import REPOSITORY
-from workers.kv_connector.block_file import unsealed
+from workers.kv_connector.block_file import BlockHeader, unsealed
 
 
 @pytest.fixture
@@ -146,22 +147,59 @@ def test_k2_other_positions_of_the_same_weights_are_refused(
     engine_hall.stop(consumer)
 
 
+HALF = ("--dtype", "bfloat16")
+EIGHT_BITS = pytest.mark.skipif(
+    not (torch.cpu._is_avx512_supported() or torch.cpu._is_amx_tile_supported()),
+    reason="vLLM keeps KV in eight bits on processors with AVX-512 or AMX alone",
+)
+
+
 @pytest.mark.engine
+@pytest.mark.parametrize(
+    ("before", "after", "made_as", "differing"),
+    [
+        (HALF, ("--dtype", "float16"), "bfloat16", {"kv_dtype", "compute_dtype"}),
+        pytest.param(
+            (*HALF, "--kv-cache-dtype", "fp8_e4m3"),
+            (*HALF, "--kv-cache-dtype", "fp8_e5m2"),
+            "fp8_e4m3",
+            {"kv_dtype"},
+            marks=EIGHT_BITS,
+        ),
+    ],
+    ids=["16 bits", "8 bits"],
+)
 def test_k3_a_kv_dtype_of_equal_page_size_is_refused(
-    engine_hall: EngineHall, tiny_v12: Path, tmp_path: Path
+    engine_hall: EngineHall,
+    tiny_v12: Path,
+    tmp_path: Path,
+    before: tuple[str, ...],
+    after: tuple[str, ...],
+    made_as: str,
+    differing: set[str],
 ) -> None:
     ids, store = prompt("K3"), tmp_path / "kv"
-    producer = engine_hall.start(tiny_v12, store, "--dtype", "bfloat16")
+    producer = engine_hall.start(tiny_v12, store, *before)
     handle = published(producer, ids)
-    assert producer.generate(ids, offer=handle, cache_salt="twin").known.loaded is not None
+    twin = producer.generate(ids, offer=handle, cache_salt="twin")
+    assert twin.known.loaded is not None
+    assert_equals_cold(producer, twin, ids)
     made_of = Descriptor.from_json(producer.identity["descriptor"]).kv
-    assert (made_of.kv_dtype, made_of.compute_dtype) == ("bfloat16", "bfloat16")
+    assert (made_of.kv_dtype, made_of.compute_dtype) == (made_as, "bfloat16")
     engine_hall.stop(producer)
-    consumer = engine_hall.start(tiny_v12, store, "--dtype", "float16")
+    consumer = engine_hall.start(tiny_v12, store, *after)
     reply = consumer.generate(ids, offer=handle)
-    assert {"kv_dtype", "compute_dtype"} <= set(refusal_of(reply).differing)
+    assert differing <= set(refusal_of(reply).differing)
     assert_equals_cold(consumer, reply, ids)
+    theirs = block_files(producer, handle)[0], block_files(consumer, published(consumer, ids))[0]
+    assert len({file_size(path) for path in theirs}) == 1, "nothing but identity tells them apart"
     engine_hall.stop(consumer)
+
+
+def file_size(path: Path) -> int:
+    """Of the payload."""
+    with path.open("rb") as file:
+        return BlockHeader.read_from(file).size
 
 
 def swapped(payload: bytes, one: int, other: int, *, parts: int) -> bytes:

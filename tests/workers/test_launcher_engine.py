@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -12,9 +13,11 @@ from pathlib import Path
 
 import httpx
 import pytest
+from safetensors.numpy import load_file, save_file
 
 from stack.ports import find_free_port
 from tests.api.stack import Stack, running_stack
+from tests.engines.checkpoints import TinyModel
 from tests.workers.celery_worker import until
 from tests.workers.launched import REPOSITORY
 
@@ -35,9 +38,16 @@ def stack(database: str) -> Iterator[Stack]:
 def launcher(
     stack: Stack, engine_zygote: Path, tiny_v12: Path, tmp_path: Path
 ) -> Iterator[subprocess.Popen[str]]:
+    process = launch(stack, engine_zygote, tiny_v12, tmp_path)
+    yield process
+    process.terminate()
+    process.communicate(timeout=60)
+
+
+def launch(stack: Stack, engine_zygote: Path, model: Path, tmp_path: Path) -> subprocess.Popen[str]:
     (tmp_path / "key").write_text(stack.secrets.operator)
     arguments = {
-        "--model": tiny_v12,
+        "--model": model,
         "--served-model-name": "chat",
         "--port": find_free_port(),
         "--api": stack.url,
@@ -47,7 +57,7 @@ def launcher(
         "--zygote": engine_zygote,
         "--kv-cache-memory-bytes": 32 << 20,
     }
-    process = subprocess.Popen(
+    return subprocess.Popen(
         [
             *(sys.executable, "-m", "workers.launcher"),
             *(str(part) for pair in arguments.items() for part in pair),
@@ -57,9 +67,6 @@ def launcher(
         stderr=subprocess.PIPE,
         text=True,
     )
-    yield process
-    process.terminate()
-    process.communicate(timeout=60)
 
 
 def engines(stack: Stack) -> list[dict[str, str]]:
@@ -95,7 +102,7 @@ def begun(pool: ThreadPoolExecutor, address: str) -> Future[int]:
     pytest.fail(f"{TRIES} requests were too short to be cut off")
 
 
-def test_a_running_request_is_answered_before_its_engine_ends(
+def test_r1_a_running_request_is_answered_before_its_engine_ends(
     stack: Stack, launcher: subprocess.Popen[str]
 ) -> None:
     """Case R1, SIGTERM."""
@@ -110,3 +117,25 @@ def test_a_running_request_is_answered_before_its_engine_ends(
     assert launcher.returncode == 0, said
     assert "still running" not in said
     assert engines(stack) == []
+
+
+def test_a_checkpoint_that_vllm_cannot_load_ends_in_one_line_and_leaves_nothing(
+    stack: Stack, engine_zygote: Path, tmp_path: Path
+) -> None:
+    """Whole by its files: only loading shows that a tensor is not in them."""
+    model = TinyModel().write(tmp_path / "model")
+    weights = load_file(model / "model.safetensors")
+    del weights["model.norm.weight"]
+    save_file(weights, model / "model.safetensors", metadata={"format": "pt"})
+    process = launch(stack, engine_zygote, model, tmp_path)
+    try:
+        _, said = process.communicate(timeout=START_S)
+    finally:
+        process.kill()
+        process.communicate()
+    assert process.returncode == 1, said
+    line = said.splitlines()[-1]
+    assert re.fullmatch(r"engine chat on port \d+: .*\S \(log: .*\)", line), said
+    assert "Traceback" not in said
+    assert stack.admin.get("/admin/engines").json()["data"] == []
+    assert not [path for path in (tmp_path / "kv").rglob("*") if path.is_file()]

@@ -16,6 +16,7 @@ from workers.foreign_connectors import KNOWN, OURS
 from workers.guard_check import Finding, _connector, _others, _version
 
 FACTORY = "distributed/kv_transfer/kv_connector/factory.py"
+PAGE = (Path(__file__).parents[3] / "docs/identity-and-guard.md").read_text()
 CHECKS = [
     *("identity", "wrong revision", "weights", "connector"),
     *("other connectors", "vLLM version", "block hashes"),
@@ -38,6 +39,11 @@ def test_an_engine_with_everything_in_place_is_protected(
     assert v12_engine.revision in printed
     assert "another tenant finds 0 tokens, the same tenant finds 160 tokens again" in printed
     assert printed.splitlines()[-1] == "protected"
+    [shown] = re.findall(r"^\$ everturn guard check .*?$\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
+    of_this_engine = ("engine at", "  ok identity", "  ok connector", "  ok other connectors")
+    for line in shown.splitlines():
+        assert line.startswith(of_this_engine) or line in printed.splitlines()
+    assert len(shown.splitlines()) == len(printed.splitlines())
 
 
 @pytest.mark.engine

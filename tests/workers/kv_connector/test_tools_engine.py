@@ -1,6 +1,7 @@
 """Function calls and forms of text on real vLLM: forced by its structured outputs, found by its parsers, carried with their KV."""
 
 import json
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -78,33 +79,43 @@ def answered(
     return choice["text"], choice["token_ids"], reply.evidence
 
 
-@pytest.mark.parametrize("choice", ["required", NAMED], ids=["required", "named"])
-@pytest.mark.parametrize("which", ["plain_engine", "hermes_engine"])
-def test_a_forced_call_is_made_and_found_with_and_without_a_parser(
-    request: pytest.FixtureRequest, which: str, choice: Any
-) -> None:
-    engine: RealEngine = request.getfixturevalue(which)
-    wanted = {"tools": [TOOL], "tool_choice": choice, "parallel_tool_calls": False}
-    prompt = rendered(engine, [USER], **wanted)
-    assert prompt["form"]["parsed"] is True
-    text, ids, _ = answered(engine, prompt["token_ids"], prompt["form"])
-    parsed = post(engine, "parse", text=text, token_ids=ids, **wanted).json()
+@pytest.fixture(params=["plain_engine", "hermes_engine"])
+def tools_engine(request: pytest.FixtureRequest) -> RealEngine:
+    """With a parser and without."""
+    engine: RealEngine = request.getfixturevalue(request.param)
+    return engine
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Forced:
+    engine: RealEngine
+    wanted: dict[str, Any]
+    prompt: dict[str, Any]
+
+    def parsed(self, text: str, ids: list[int]) -> dict[str, Any]:
+        return dict(post(self.engine, "parse", text=text, token_ids=ids, **self.wanted).json())
+
+
+@pytest.fixture(params=["required", NAMED], ids=["required", "named"])
+def forced(request: pytest.FixtureRequest, tools_engine: RealEngine) -> Forced:
+    """A prompt that must be answered by a call."""
+    wanted = {"tools": [TOOL], "tool_choice": request.param, "parallel_tool_calls": False}
+    return Forced(engine=tools_engine, wanted=wanted, prompt=rendered(tools_engine, [USER], **wanted))
+
+
+def test_a_forced_call_is_made_and_found(forced: Forced) -> None:
+    assert forced.prompt["form"]["parsed"] is True
+    text, ids, _ = answered(forced.engine, forced.prompt["token_ids"], forced.prompt["form"])
+    parsed = forced.parsed(text, ids)
     [call] = parsed["calls"]
     assert call["name"] == "get_weather"
     assert json.loads(call["arguments"])["city"] in CITIES["enum"]
     assert parsed["content"] is None
 
 
-@pytest.mark.parametrize("choice", ["required", NAMED], ids=["required", "named"])
-@pytest.mark.parametrize("which", ["plain_engine", "hermes_engine"])
-def test_a_forced_call_is_told_while_it_is_made(
-    request: pytest.FixtureRequest, which: str, choice: Any
-) -> None:
-    engine: RealEngine = request.getfixturevalue(which)
-    wanted = {"tools": [TOOL], "tool_choice": choice, "parallel_tool_calls": False}
-    prompt = rendered(engine, [USER], **wanted)
-    text, ids, pieces = told(engine, prompt, wanted)
-    [call] = post(engine, "parse", text=text, token_ids=ids, **wanted).json()["calls"]
+def test_a_forced_call_is_told_while_it_is_made(forced: Forced) -> None:
+    text, ids, pieces = told(forced.engine, forced.prompt, forced.wanted)
+    [call] = forced.parsed(text, ids)["calls"]
     line = Telling()
     for kind, function, piece in pieces:
         line.add(Fragment(kind=ItemKind(kind), function=function, text=piece))
@@ -139,12 +150,8 @@ def told(
     return text, ids, pieces
 
 
-@pytest.mark.parametrize("which", ["plain_engine", "hermes_engine"])
-def test_a_window_with_a_call_is_extended_and_its_kv_is_loaded(
-    request: pytest.FixtureRequest, which: str
-) -> None:
-    engine: RealEngine = request.getfixturevalue(which)
-    wanted = {"tools": [TOOL], "tool_choice": NAMED}
+def test_a_window_with_a_call_is_extended_and_its_kv_is_loaded(tools_engine: RealEngine) -> None:
+    engine, wanted = tools_engine, {"tools": [TOOL], "tool_choice": NAMED}
     first = rendered(engine, [USER], **wanted)
     handle = new_handle()
     text, ids, evidence = answered(engine, first["token_ids"], first["form"], publish=handle)
