@@ -137,7 +137,8 @@ class EngineHall:
         self._folder = folder
         self._zygote = zygote
         self._scratch = scratch
-        self._http = httpx.Client(timeout=60, trust_env=False)
+        # vLLM closes a connection that is idle for 5 s: one kept as long could be closed as a request goes out.
+        self._http = httpx.Client(timeout=60, trust_env=False, limits=httpx.Limits(keepalive_expiry=2))
         self._shared: dict[tuple[Path, Path, tuple[str, ...]], RealEngine] = {}
         self._running: list[RealEngine] = []
 
