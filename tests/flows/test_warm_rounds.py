@@ -3,9 +3,11 @@
 import pytest
 from sqlalchemy import Connection, text
 
+from service import rebuild_flow
 from service.domain.rollout_events import RolloutState
 from service.rollout_advance_flow import ROUNDS
-from service.store import rebuilds, rollout_facts
+from service.store import artifacts, fleet, rebuilds, rollout_facts
+from tests.flows.fleet import ACME, NOW, published
 from tests.flows.rollouts import Scene, scene
 
 SHIFTING = (RolloutState.SHIFTING, 100)
@@ -85,14 +87,40 @@ def test_who_never_rests_is_left_as_warm_as_it_is_in_the_end(at: Scene) -> None:
 
 
 def test_only_what_is_left_counts_against_the_pace(at: Scene) -> None:
-    chat, _ = at.chat(), at.chat()
+    chats = [at.chat(), at.chat()]
     rollout = at.start(warm=2, pace=10)
     at.step(rollout)
     rung = [*at.step(rollout), *at.step(rollout, later_s=10)]
     for number, rebuild in enumerate(rung):
         at.rebuilt(rebuild, kv(number))
-    at.talks_on(chat, SAID)
+    for chat in chats:
+        at.talks_on(chat, SAID)
     assert len(rung) == 2
     assert at.step(rollout) == [], "206 tokens were asked for, and 110 are allowed by now"
-    assert len(at.step(rollout, later_s=10)) == 1
-    assert rollout_facts.lately(at.conn, rollout, seconds=60).tokens_asked == 206 + 47
+    assert len(at.step(rollout, later_s=15)) == 2, "260 are, and 47 of each are left"
+    assert rollout_facts.lately(at.conn, rollout, seconds=60).tokens_asked == 206 + 47 + 47
+
+
+def test_whose_warm_up_was_cancelled_is_not_warmed_again(at: Scene) -> None:
+    chat = at.chat()
+    rollout = at.start(warm=1)
+    at.step(rollout)
+    [rebuild] = at.step(rollout)
+    rebuild_flow.cancel(at.conn, rebuild, by="ada")
+    at.talks_on(chat, SAID)
+    assert at.step(rollout) == []
+    assert at.where(rollout) == SHIFTING
+
+
+def test_the_most_that_there_is_of_it_is_offered(at: Scene) -> None:
+    chat = at.talks_on(at.chat(), SAID)
+    engine = next(e for e in fleet.live_engines(at.conn) if e.revision == at.new)
+    for number, tokens in enumerate((32, 96, 64)):
+        made = published(engine, kv(number), tokens)
+        artifacts.record(at.conn, tenant=ACME, conversation=chat.conversation, published=made, now=NOW)
+    rollout = at.start(warm=1)
+    at.step(rollout)
+    [rebuild] = at.step(rollout)
+    row = rebuilds.find(at.conn, rebuild)
+    assert row is not None
+    assert row.offer == kv(1)
