@@ -39,22 +39,24 @@ fi
 pip() { "$python" -m pip --disable-pip-version-check "$@"; }
 quietly() { pip install --quiet --no-deps "$@" 2>&1 | { grep -v '^WARNING: Location .* is ignored' || true; }; }
 
+unfinished() { fail "pip could not install $1, for the reason above; put it right (network, disk space, \`pip config list\`), and the next run goes on from here"; }
+
 # The default wheel for Linux on x86-64 is a CUDA build of several GB. Where pip as configured here knows
 # the CPU build, that one is taken; elsewhere it comes from the index that PyTorch keeps for it.
 torch=$(sed -n 's/^torch==//p' requirements.txt)
 if ! "$python" -c "import importlib.metadata as m, sys; sys.exit(m.version('torch').split('+')[0] != '$torch')" 2>/dev/null; then
   echo "setup: torch $torch, CPU build"
   if [ "$(uname -sm)" != 'Linux x86_64' ]; then
-    quietly "torch==$torch"
+    quietly "torch==$torch" || unfinished "torch $torch"
   elif ! pip install --quiet --no-deps "torch==$torch+cpu" >/dev/null 2>&1; then
-    quietly --index-url https://download.pytorch.org/whl/cpu "torch==$torch+cpu"
+    quietly --index-url https://download.pytorch.org/whl/cpu "torch==$torch+cpu" || unfinished "torch $torch"
   fi
 fi
 
 args=()
 for file in "${files[@]}"; do args+=(-r "$file"); done
 echo "setup: $(cat "${files[@]}" | grep -c ==) locked packages (a few minutes the first time)"
-quietly "${args[@]}"
-quietly --no-build-isolation --editable .
+quietly "${args[@]}" || unfinished 'the locked packages'
+quietly --no-build-isolation --editable . || unfinished 'this package'
 echo "$want" >"$stamp"
 echo "setup: done in $((SECONDS - started)) s"

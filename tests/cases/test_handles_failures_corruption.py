@@ -148,7 +148,7 @@ def test_f1_another_prompts_artifact_is_refused(v12_engine: RealEngine) -> None:
 def test_f2_whichever_blocks_are_refused_it_ends_and_equals_cold(
     recomputing: RealEngine, v12_engine: RealEngine, refused: list[int]
 ) -> None:
-    """In an engine that recomputes by itself; one that fails the request instead is in F4."""
+    """In an engine that recomputes by itself; one that fails the request instead is in F4. Ours loads asynchronously, always."""
     ids = prompt(f"F2 {refused}")
     handle = published(v12_engine, ids)
     files = block_files(v12_engine, handle)
