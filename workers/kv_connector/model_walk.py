@@ -25,12 +25,8 @@ class ModelWalk:
         pairs = [plain for name, parameter in found for plain in _plain(name, parameter)]
         self.names = tuple(name for name, _ in pairs)
         self.tensors = tuple(tensor for _, tensor in pairs)
-        # Tensors inside others may be exchanged, and no module shows it; and a walk while somebody changes modules is of no moment.
-        self._lasting = (
-            self._held.holds_all(self.tensors)
-            and _same(_modules_of(models), self._held.modules)
-            and self._held.stands()
-        )
+        # Tensors inside others may be exchanged, and no module shows it; and modules may have been changed since they were listed.
+        self._lasting = self._held.holds_all(self.tensors)
 
     @property
     def packed(self) -> tuple[object, ...]:

@@ -106,7 +106,7 @@ class WorkerSide:
 
     def settled(self, *, idle: bool = False) -> Settled:
         """Where the engine has nothing else to do it waits a little, and leaves the interpreter to the transfers."""
-        if not (self._running or self._transfers or self._stalled):
+        if not (self._running or self._stalled):
             return Settled()  # of most steps: nothing was begun that has not been told
         if idle and self._running and self._loaded.empty() and self._saved.empty():
             self._news.wait(IDLE_WAIT_S)

@@ -56,6 +56,7 @@ CHANGES: dict[str, Callable[[Layer], Any]] = {
     "another one": lambda layer: setattr(layer, "second", weight()),
     "another name": rename,
     "another place": move_inside,
+    "all others": lambda layer: layer.__dict__.update(_parameters={"first": weight(), "second": weight()}),
     "another module": lambda layer: setattr(layer, "inner", Layer()),
     "a module more": lambda layer: layer.inner.add_module("more", Layer()),
     "packed anew": lambda layer: setattr(layer, "cpu_linear", lambda x: x),
@@ -126,17 +127,34 @@ def test_tensors_inside_of_others_are_looked_for_each_time() -> None:
     assert not walk.stands([model])
 
 
-def test_a_walk_while_somebody_changes_modules_serves_once() -> None:
-    class Changing(Model):
-        def named_parameters(self, *args: Any, **kwargs: Any) -> Any:
-            found = list(super().named_parameters(*args, **kwargs))
-            self.layers[0].first = weight()
-            return iter(found)
+class ChangedAmid(Model):
+    """Somebody changes it as soon as its modules, or their parameters, were listed for the first time."""
 
-    model = Changing()
+    def __init__(self, *, after: str) -> None:
+        super().__init__()
+        self.after = after
+
+    def modules(self, *args: Any, **kwargs: Any) -> Any:
+        return self._listed("modules", super().modules(*args, **kwargs))
+
+    def named_parameters(self, *args: Any, **kwargs: Any) -> Any:
+        return self._listed("parameters", super().named_parameters(*args, **kwargs))
+
+    def _listed(self, what: str, found: Any) -> Any:
+        listed = list(found)
+        if what == self.after:
+            self.after = ""
+            self.layers[0] = Layer()
+        return iter(listed)
+
+
+@pytest.mark.parametrize("after", ["modules", "parameters"])
+def test_a_walk_while_somebody_changes_modules_serves_once(after: str) -> None:
+    model = ChangedAmid(after=after)
     walk = ModelWalk([model])
-    assert walk.tensors[0] is not model.layers[0].first
+    assert model.after == "", "it was changed"
     assert not walk.stands([model])
+    assert ModelWalk([model]).stands([model])
 
 
 def test_parameters_that_watch_who_asks_them_are_not_asked_in_torchs_way() -> None:
