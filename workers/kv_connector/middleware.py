@@ -59,7 +59,8 @@ OUR_HEADERS = b"x-everturn-"
 
 MAX_BODY_BYTES = 32 << 20
 MAX_WAIT_S = 60.0
-POLL_S = 0.02
+POLL_S = 0.005
+"""A publication takes some 10 ms and more, and whoever asked for it waits for each of these."""
 
 
 class Problem(Exception):
