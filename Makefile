@@ -1,7 +1,7 @@
 .DEFAULT_GOAL := help
 PY := .venv/bin/python
 
-.PHONY: help demo up down status clean test check clients bench-api bench-kv bench-partitions bench-rollout bench-store chaos faults lock machines setup setup-dev
+.PHONY: help demo up down status clean test check clients bench-api bench-kv bench-partitions bench-rollout bench-store chaos faults fuzz lock machines setup setup-dev
 
 help: ## Show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
@@ -54,6 +54,9 @@ chaos: setup-dev ## Kill service, worker and PostgreSQL at every message of a tu
 
 faults: setup-dev ## Kill, stop and exchange processes at steps of turns and rebuilds, by 300 seeds, some 20 minutes; the last line is JSON
 	@$(PY) -m tests.faults
+
+fuzz: setup-dev ## Manifests and blocks of stored KV, damaged, forged and drawn, 100,000 of each; the last line is JSON
+	@$(PY) -m bench.fuzz
 
 machines: setup-dev ## The state machines of the store and the flows, for longer than CI has time for
 	@$(PY) -m bench.machines

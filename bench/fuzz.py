@@ -1,4 +1,4 @@
-"""100,000 inputs for each reader of stored KV, damaged or forged: how many were taken for what they are not. `python -m bench.fuzz [INPUTS]`.
+"""100,000 inputs for each reader of stored KV, damaged or forged: how many were taken for what they are not. `make fuzz`, or `python -m bench.fuzz INPUTS`.
 
 Damaged: bytes, as disks and networks damage them. Forged: a value changed and the seal made anew. Drawn: forged likewise, by hypothesis, which
 raises what it finds.

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from service.domain.revision import Descriptor, differing_fields
-from tests.engines.checkpoints import STRIPS_REASONING, TinyModel
+from tests.engines.checkpoints import LAYERS, STRIPS_REASONING, TinyModel
 from tests.engines.real import EngineHall, RealEngine
 from workers.kv_connector.weights import CACHE_FILE, weights_digest
 
@@ -34,6 +34,11 @@ def descriptor(engine: RealEngine) -> Descriptor:
             (),
             {"position.rope_parameters.rope_type", "position.rope_parameters.factor"},
         ),
+        (
+            TinyModel(config={"layer_types": ["sliding_attention"] * LAYERS, "sliding_window": 64}),
+            (),
+            {"position.sliding_window", "kv_layout.spec"},
+        ),
         (TinyModel(config={"rms_norm_eps": 1e-6}), (), {"architecture.rms_norm_eps"}),
         (TinyModel(extra_token="<tool>"), (), {"tokenizer"}),
         (TinyModel(chat_template=STRIPS_REASONING), (), {"chat_template", "history_policy"}),
@@ -56,6 +61,7 @@ def descriptor(engine: RealEngine) -> Descriptor:
         "block size",
         "rope base",
         "rope kind",
+        "sliding window",
         "norm",
         "tokenizer",
         "template",
