@@ -243,7 +243,7 @@ class SchedulerSide:
         evidence = Evidence(
             attempt=kv.attempt,
             boot=self._boot,
-            revision=own.digest if own else None,
+            revision=self._adapters.digest(own) if own else None,
             prompt_tokens=request.num_prompt_tokens,
         )
         tracked = Tracked(kv=kv, evidence=evidence, own=own, unknown=unknown)

@@ -4,14 +4,16 @@ import json
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
+from service.domain import canonical
 from service.domain.adapter import effective
 from service.domain.artifact import BootId, RefusalReason
 from service.domain.errors import InvalidInput
 from service.domain.evidence import Evidence, Loaded, Refusal
-from tests.domain.descriptors import V12
+from tests.domain.descriptors import V12, V13
 from tests.workers.kv_connector.paged_fakes import save, side
 from tests.workers.kv_connector.scenes import HANDLE, request
 from workers.kv_connector.adapters import FILES, Adapters, take_copy
@@ -22,6 +24,7 @@ from workers.kv_connector.reports import Reports, read_attempt
 from workers.kv_connector.scheduler import SchedulerSide
 
 OTHER_HANDLE = "kv_9876543210"
+V12_DIGEST, ADAPTED_DIGEST = V12.digest, effective(V12, "a" * 64).digest
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,6 +70,19 @@ def test_without_an_adapter_a_request_is_of_the_engines_own_revision() -> None:
 def test_each_adapter_makes_a_revision_of_its_own() -> None:
     digests = {effective(V12, adapter).digest for adapter in ("none", "a" * 64, "b" * 64)}
     assert len(digests) == 3
+
+
+def test_the_digest_of_a_revision_is_made_once_and_never_taken_for_anothers(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    adapters, make = Adapters(None), Mock(wraps=canonical.digest)
+    monkeypatch.setattr(canonical, "digest", make)
+    adapted = adapters.of(V12, "a" * 64)
+    for _ in range(3):
+        assert adapters.digest(V12) == V12_DIGEST
+        assert adapters.digest(adapted) == ADAPTED_DIGEST
+    assert make.call_count == 2
+    assert adapters.digest(V13) == V13.digest, "also where it has the same adapter, which is none"
 
 
 def test_what_is_overwritten_at_its_path_does_not_reach_the_copy(tmp_path: Path) -> None:
