@@ -14,6 +14,7 @@ from service.domain.events import ConversationId, TenantId
 from service.domain.evidence import Published
 from service.domain.plan import StoredArtifact
 from service.domain.revision import RevisionDigest
+from service.store.hot_statement import HotStatement
 from service.store.leases import CLOCK
 from service.store.tables import artifacts
 
@@ -41,14 +42,16 @@ def record(
         "expires_ms": published.expires_ms,
         "recorded_at": now,
     }
-    conn.execute(RECORD, row)
+    RECORD.run(conn, row)
 
 
 NEWEST = 8
 """Artifacts of one conversation and revision that a plan chooses from: each turn adds one, and the last few hold the most."""
 
 # Built once: what every turn comes by.
-RECORD = insert(artifacts).on_conflict_do_nothing()
+RECORD = HotStatement(
+    insert(artifacts).on_conflict_do_nothing(), columns=[column.name for column in artifacts.columns]
+)
 TOKENS = select(artifacts.c.tokens).where(
     artifacts.c.artifact_id == bindparam("wanted"),
     artifacts.c.tenant_id == bindparam("tenant"),
@@ -75,7 +78,7 @@ _RANKED = (
     )
     .subquery()
 )
-OF_CONVERSATION = (
+OF_CONVERSATION = HotStatement(
     select(
         *(_RANKED.c[name] for name in ("artifact_id", "conversation_id", "revision", "producer", "tokens"))
     )
@@ -95,7 +98,7 @@ def of_conversation(
     """Unexpired by the database's clock, newest first; after its own those of its ancestors, as far as they are of use to it."""
     shared = {one.conversation: one.tokens for one in ancestors if one.tokens > 0}
     whose = {"tenant": tenant, "own": conversation, "conversations": [conversation, *shared]}
-    return [_shared(row, shared) for row in conn.execute(OF_CONVERSATION, whose)]
+    return [_shared(row, shared) for row in OF_CONVERSATION.all(conn, whose)]
 
 
 def tokens_of(

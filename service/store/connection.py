@@ -1,5 +1,6 @@
 """Engines for Postgres: every wait has an end, and the service's role is taken at connect."""
 
+from functools import lru_cache
 from select import POLLIN, poll
 from typing import Any
 
@@ -10,6 +11,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 from sqlalchemy.pool import ConnectionPoolEntry, PoolProxiedConnection
 
 from service.domain.errors import InvalidInput
+from service.store.hot_statement import HotStatement
 
 SERVICE_ROLE = "everturn_service"
 """Made by the migrations: may add events and read them, never owns a table, and sees the rows of one tenant: `app.tenant`."""
@@ -145,9 +147,14 @@ def _begin_in_one_message(engine: Engine) -> None:
         options, driver = conn.get_execution_options(), conn.connection.dbapi_connection
         ours = options.get("isolation_level") is None and driver is not None and driver.autocommit
         if statements := [*(["BEGIN"] if ours else []), *options.get(BEGIN_WITH, ())]:
-            conn.exec_driver_sql("; ".join(statements))
+            _first("; ".join(statements)).begin(conn)
 
     event.listen(engine, "begin", begin)
+
+
+@lru_cache(maxsize=1024)
+def _first(statements: str) -> HotStatement:
+    return HotStatement(statements)
 
 
 def _has_news(connection: Any) -> bool:

@@ -6,7 +6,7 @@ from functools import cache
 from secrets import token_bytes
 from typing import Any
 
-from sqlalchemy import Connection, delete, text
+from sqlalchemy import Connection, delete
 from sqlalchemy.exc import IntegrityError
 
 from service.domain.conversation import Conversation
@@ -16,6 +16,7 @@ from service.store import ancestry
 from service.store.chain import SALT_BYTES, Content
 from service.store.codec import EventRow, encode, to_json_text
 from service.store.constraints import broken_constraint
+from service.store.hot_statement import HotStatement
 from service.store.tables import (
     ONE_COMPLETION_PER_TURN,
     ONE_CONTENT_PER_VERSION,
@@ -72,7 +73,9 @@ LINK = """, link{number} AS (
     )"""
 CONTENT = ", ({number}, %(salt{number})b, %(content{number})b, %(tokens{number})b)"
 
-LOCK_STREAM = text("SELECT pg_advisory_xact_lock(hashtextextended(:stream, hashtextextended(:tenant, 0)))")
+LOCK_STREAM = HotStatement(
+    "SELECT pg_advisory_xact_lock(hashtextextended(%(stream)s, hashtextextended(%(tenant)s, 0)))"
+)
 
 
 def append(
@@ -103,7 +106,7 @@ def _append(conn: Connection, place: dict[str, Any], events: Sequence[Event]) ->
     for number, event in enumerate(events, 1):
         parameters |= _parameters(event, number)
     try:
-        head = conn.exec_driver_sql(_statement(len(events)), parameters).one()
+        head = _statement(len(events)).one(conn, parameters)
     except IntegrityError as error:
         raise _lost_race(conn, error, place, events) from error
     version: int = head.version
@@ -115,13 +118,14 @@ def _append(conn: Connection, place: dict[str, Any], events: Sequence[Event]) ->
 
 
 @cache
-def _statement(events: int) -> str:
+def _statement(events: int) -> HotStatement:
     numbers = range(1, events + 1)
-    return APPEND.format(
+    appended = APPEND.format(
         links="".join(LINK.format(number=number, before=number - 1) for number in numbers),
         linked=" ".join(f"UNION ALL SELECT * FROM link{number}" for number in numbers),  # noqa: S608 constants
         contents="".join(CONTENT.format(number=number) for number in numbers),
     )
+    return HotStatement(appended)
 
 
 def _parameters(event: Event, number: int) -> dict[str, Any]:
@@ -160,7 +164,7 @@ def load_conversation(
 
 def lock_stream(conn: Connection, tenant: TenantId, stream: str) -> None:
     """Until the transaction ends. In a statement of its own: what the next one sees must be newer than the wait."""
-    conn.execute(LOCK_STREAM, {"tenant": tenant, "stream": stream})
+    LOCK_STREAM.run(conn, {"tenant": tenant, "stream": stream})
 
 
 def _content(row: EventRow) -> Content | None:

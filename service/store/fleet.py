@@ -34,6 +34,7 @@ from service.domain.events import OnUpgrade
 from service.domain.plan import Engine, EngineRole, EngineState
 from service.domain.revision import Descriptor, RevisionDigest
 from service.store.constraints import broken_constraint
+from service.store.hot_statement import HotStatement
 from service.store.leases import expired, lease_end
 from service.store.rollout_tables import ACTIVE_STATES, rollouts
 from service.store.tables import (
@@ -89,7 +90,7 @@ def list_revisions(conn: Connection) -> list[RegisteredRevision]:
 
 
 def find_alias(conn: Connection, alias: str) -> Alias | None:
-    return next(iter(_aliases(conn.execute(ALIAS, {"alias": alias}))), None)
+    return next(iter(_aliases(ALIAS.all(conn, {"alias": alias}))), None)
 
 
 def list_aliases(conn: Connection) -> list[Alias]:
@@ -210,7 +211,7 @@ def live_engines(conn: Connection, of: Collection[RevisionDigest | None] | None 
     """Those whose lease runs, in whatever state, once for each revision that they serve: all, or only those given."""
     if of is None:
         return _engines(conn.execute(LIVE))
-    return _engines(conn.execute(LIVE_OF, {"revisions": sorted(filter(None, of))}))
+    return _engines(LIVE_OF.all(conn, {"revisions": sorted(filter(None, of))}))
 
 
 def list_engines(conn: Connection) -> list[Engine]:
@@ -261,11 +262,13 @@ def _all_engines(*, adapters: bool) -> Select[*tuple[object, ...]]:
 
 
 # Built once: what every turn comes by.
-ALIAS = select(aliases.c.alias, aliases.c.revision, aliases.c.on_upgrade).where(
-    aliases.c.alias == bindparam("alias")
+ALIAS = HotStatement(
+    select(aliases.c.alias, aliases.c.revision, aliases.c.on_upgrade).where(
+        aliases.c.alias == bindparam("alias")
+    )
 )
 LIVE = _all_engines(adapters=True).where(_alive())
-LIVE_OF = LIVE.where(_SERVED.c.revision == any_(bindparam("revisions", type_=ARRAY(Text))))
+LIVE_OF = HotStatement(LIVE.where(_SERVED.c.revision == any_(bindparam("revisions", type_=ARRAY(Text)))))
 
 
 def _engines(rows: Iterable[Row[*tuple[Any, ...]]]) -> list[Engine]:

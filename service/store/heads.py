@@ -4,6 +4,7 @@ A head is read in one statement whose work does not grow with the turns before; 
 """
 
 from collections.abc import Mapping, Sequence
+from functools import cache
 from itertools import chain
 from struct import unpack
 from typing import Any
@@ -31,6 +32,7 @@ from service.store import ancestry
 from service.store.ancestry import NEWEST
 from service.store.codec import EventRow, decode
 from service.store.event_store import load_conversation, lock_stream
+from service.store.hot_statement import HotStatement
 from service.store.timeline import is_erased
 
 # As of a version. From the start of the last turn that was answered on, and before that what lasts. Of an answer, the output
@@ -234,7 +236,12 @@ def load_window(conn: Connection, tenant: TenantId, conversation: ConversationId
 def _rows(
     conn: Connection, statement: str, tenant: TenantId, stream: ConversationId, upto: int
 ) -> Sequence[Any]:
-    return conn.exec_driver_sql(statement, {"tenant": tenant, "stream": stream, "upto": upto}).all()
+    return _hot(statement).all(conn, {"tenant": tenant, "stream": stream, "upto": upto})
+
+
+@cache
+def _hot(statement: str) -> HotStatement:
+    return HotStatement(statement)
 
 
 def _forked(rows: Sequence[Any]) -> bool:

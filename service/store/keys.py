@@ -13,6 +13,7 @@ from service.domain.errors import InvalidInput, NotFound
 from service.domain.events import OnUpgrade, TenantId
 from service.domain.limits import NO_LIMITS, Limits
 from service.store.constraints import broken_constraint
+from service.store.hot_statement import HotStatement
 from service.store.leases import CLOCK, expired, lease_end
 from service.store.tenant_tables import (
     ONE_KEY_PER_HASH,
@@ -25,7 +26,7 @@ from service.store.tenant_tables import (
 from service.store.tenants import limits_of
 
 # Built once: it is asked with every request.
-PRINCIPAL = (
+PRINCIPAL = HotStatement(
     select(
         *(api_keys.c.key_id, api_keys.c.tenant_id, api_keys.c.scope, tenants.c.on_upgrade),
         *(tenant_limits.c[limit.name] for limit in fields(Limits)),
@@ -207,15 +208,15 @@ def list_keys(conn: Connection, tenant: TenantId | None = None) -> list[KeyRecor
 
 def authenticate(conn: Connection, secret: str) -> Principal | None:
     """None for a secret that opens nothing, or nothing any more."""
-    row = conn.execute(PRINCIPAL, {"secret_sha256": _hash(secret)}).mappings().one_or_none()
+    row = PRINCIPAL.one_or_none(conn, {"secret_sha256": _hash(secret)})
     if row is None:
         return None
     return Principal(
-        tenant=None if row["tenant_id"] is None else TenantId(row["tenant_id"]),
-        scope=Scope(row["scope"]),
-        key_id=row["key_id"],
-        on_upgrade=None if row["on_upgrade"] is None else OnUpgrade(row["on_upgrade"]),
-        limits=limits_of(row),
+        tenant=None if row.tenant_id is None else TenantId(row.tenant_id),
+        scope=Scope(row.scope),
+        key_id=row.key_id,
+        on_upgrade=None if row.on_upgrade is None else OnUpgrade(row.on_upgrade),
+        limits=limits_of(row._asdict()),
     )
 
 

@@ -16,6 +16,7 @@ from service.domain.rollout_events import RolloutId, RolloutMove, RolloutResumed
 from service.store import event_store
 from service.store.codec import to_document
 from service.store.constraints import broken_constraint
+from service.store.hot_statement import HotStatement
 from service.store.rollout_tables import ACTIVE as ACTIVE_STATE
 from service.store.rollout_tables import ACTIVE_STATES, ONE_ACTIVE_ROLLOUT, rollouts
 from service.store.tables import aliases, events
@@ -177,7 +178,7 @@ def note_waiting(conn: Connection, standing: Standing, reason: str) -> None:
 
 
 # Built once: what every turn comes by.
-ROUTE = (
+ROUTE = HotStatement(
     select(
         aliases.c.revision,
         *(rollouts.c[name] for name in ("rollout_id", "step", "percent", "source", "target")),
@@ -194,7 +195,7 @@ ROUTE = (
 
 def route_of(conn: Connection, alias: str) -> tuple[RevisionDigest, Route | None] | None:
     """What the alias points at and the rollout it is in, in one look; None for an alias that is not there."""
-    row = conn.execute(ROUTE, {"alias": alias}).one_or_none()
+    row = ROUTE.one_or_none(conn, {"alias": alias})
     if row is None:
         return None
     revision = RevisionDigest(row.revision)

@@ -9,6 +9,7 @@ from sqlalchemy import Connection, and_, bindparam, select
 
 from service.domain.events import ConversationErased, Event, TenantId
 from service.store.codec import EventRow, decode
+from service.store.hot_statement import HotStatement
 from service.store.tables import event_contents, events
 
 # Built once: what every turn comes by.
@@ -26,7 +27,9 @@ STREAM = (
     .order_by(events.c.stream_version)
 )
 LATER = STREAM.where(events.c.stream_version > bindparam("after"))
-TOMBSTONE = select(events.c.position).where(*_OF_STREAM, events.c.type == ConversationErased.name)
+TOMBSTONE = HotStatement(
+    select(events.c.position).where(*_OF_STREAM, events.c.type == ConversationErased.name)
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,7 +69,7 @@ def read_as_far_as(
 
 def is_erased(conn: Connection, tenant: TenantId, stream: str) -> bool:
     """By a tombstone of its own: a fork may have lost what it inherits before."""
-    return conn.execute(TOMBSTONE, {"tenant": tenant, "stream": stream}).one_or_none() is not None
+    return TOMBSTONE.one_or_none(conn, {"tenant": tenant, "stream": stream}) is not None
 
 
 def _recorded(rows: Sequence[Any], *, erased: bool = False) -> list[Recorded]:

@@ -20,6 +20,7 @@ from sqlalchemy.exc import IntegrityError
 from service.domain.errors import ConversationLocked, EverturnError, Internal, VersionConflict
 from service.domain.events import ConversationId, TenantId, TurnId
 from service.store.constraints import broken_constraint
+from service.store.hot_statement import HotStatement
 from service.store.leases import CLOCK, expired, lease_end, seconds
 from service.store.tables import ONE_OPEN_TURN, ONE_TURN_PER_KEY, turns
 from service.store.turn_chunks import turn_chunks
@@ -32,12 +33,21 @@ IN_QUEUE = {"owner": NOBODY, "lease_expires_at": NEVER, "queued_at": CLOCK}
 
 # Built once: what every turn comes by.
 _DEADLINE = {"deadline_at": lease_end(seconds("deadline_s"))}
-OPEN = insert(turns).values(_DEADLINE | {"lease_expires_at": lease_end(seconds("lease_s"))})
-OPEN_IN_QUEUE = insert(turns).values(_DEADLINE | IN_QUEUE)
-CONVERSATION_OF = select(turns.c.conversation_id).where(
-    turns.c.turn_id == bindparam("turn"), turns.c.tenant_id == bindparam("tenant")
+_OPENED = (
+    *("turn_id", "tenant_id", "conversation_id", "idempotency_key", "request_hash"),
+    *("background", "streamed", "finish"),
 )
-CLOSE = (
+OPEN = HotStatement(
+    insert(turns).values(_DEADLINE | {"lease_expires_at": lease_end(seconds("lease_s"))}),
+    columns=(*_OPENED, "owner"),
+)
+OPEN_IN_QUEUE = HotStatement(insert(turns).values(_DEADLINE | IN_QUEUE), columns=_OPENED)
+CONVERSATION_OF = HotStatement(
+    select(turns.c.conversation_id).where(
+        turns.c.turn_id == bindparam("turn"), turns.c.tenant_id == bindparam("tenant")
+    )
+)
+CLOSE = HotStatement(
     update(turns)
     .where(turns.c.turn_id == bindparam("turn"), turns.c.tenant_id == bindparam("tenant"))
     .values(closed=True, owner=None, lease_expires_at=None, queued_at=None)
@@ -106,16 +116,16 @@ def open_turn(
     }
     try:
         if run.background:
-            conn.execute(OPEN_IN_QUEUE, row)
+            OPEN_IN_QUEUE.run(conn, row)
         else:
-            conn.execute(OPEN, row | {"owner": owner, "lease_s": lease_s})
+            OPEN.run(conn, row | {"owner": owner, "lease_s": lease_s})
     except IntegrityError as error:
         raise _refusal(error, turn, conversation) from error
 
 
 def find_turn(conn: Connection, tenant: TenantId, turn: TurnId) -> ConversationId | None:
-    found = conn.execute(CONVERSATION_OF, {"turn": turn, "tenant": tenant}).scalar_one_or_none()
-    return None if found is None else ConversationId(found)
+    found = CONVERSATION_OF.one_or_none(conn, {"turn": turn, "tenant": tenant})
+    return None if found is None else ConversationId(found.conversation_id)
 
 
 def find_idempotent(conn: Connection, tenant: TenantId, key: str) -> IdempotentTurn | None:
@@ -167,7 +177,7 @@ def renew_lease(conn: Connection, *, turn: TurnId, owner: str, lease_s: float) -
 
 def close_turn(conn: Connection, *, tenant: TenantId, turn: TurnId) -> None:
     """What it has said so far is forgotten: the record has what there is to keep."""
-    conn.execute(CLOSE, {"turn": turn, "tenant": tenant})
+    CLOSE.run(conn, {"turn": turn, "tenant": tenant})
 
 
 def forget_requests(conn: Connection, *, tenant: TenantId, conversation: ConversationId) -> None:

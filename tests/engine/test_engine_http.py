@@ -353,6 +353,8 @@ async def test_cookies_are_not_kept() -> None:
             await connection.answer(b"", more="set-cookie: who=me\r\n")
 
     async with serving(give) as server, EngineHttp(silence_s=20) as http:
+        # A jar takes none from an address without a name.
+        server.url = server.url.replace("127.0.0.1", "localhost")
         await post(http, server)
         await post(http, server)
     assert b"cookie" not in server.requests[1].lower()
