@@ -136,6 +136,7 @@ def measured(model: Path, folder: Path, *, quick: bool) -> dict[str, Any]:
         "decode_ratio_saving": round(saving, 3),
         "hash_ratio": round(hashing.hash_ratio, 3),
         "hit_limit_2k": round(found[2048]["cold_s"] / found[2048]["resident_s"], 2),
+        "guard_overhead_turn_ms": round(guard["guard_overhead_turn_ms"], 3),
         "any_connector_ms": round(guard["any_connector_ms"], 3),
         "cached_start_ms": round(hashing.cached_start_ms, 2),
         **{name: round(ratio, 3) for name, ratio in peers.items()},

@@ -24,8 +24,9 @@ REST_S = 1.2
 
 
 def measure_guard(forks: Zygote, folder: Path) -> dict[str, float]:
-    """Milliseconds a request without a handle takes longer: with Everturn than with a connector that does nothing, and with that one
-    than with none. Medians over pairs of engines, since each starts with memory of its own, on a model so small that a millisecond shows.
+    """Milliseconds a request without a handle takes longer: with Everturn than with a connector that does nothing, also as a turn of the
+    service, of which evidence is kept; and with that connector than with none. Medians over pairs of engines, since each starts with
+    memory of its own, on a model so small that a millisecond shows.
     """
     model = TinyModel().write(folder / "tiny")
     null = {
@@ -33,23 +34,25 @@ def measure_guard(forks: Zygote, folder: Path) -> dict[str, float]:
         "kv_connector_module_path": "bench.null_connector",
         "kv_role": "kv_both",
     }
-    guard, connector = list[float](), list[float]()
+    guard, turn, connector = list[float](), list[float](), list[float]()
     for _ in range(GUARD_PAIRS):
         with (
             forks.engine(model, folder / "guard-kv") as ours,
             forks.engine(model, folder / "none", kv_transfer=null) as other,
         ):
             guard.append(_longer_ms(ours, other))
+            turn.append(_longer_ms(ours, other, as_turns=True))
         with (
             forks.engine(model, folder / "none", kv_transfer=null) as other,
             forks.engine(model, folder / "none", bare=True) as bare,
         ):
             connector.append(_longer_ms(other, bare))
     print(
-        f"a request without a handle: by the guard {_told(guard)} ms, by any connector {_told(connector)} ms"
+        f"a request without a handle: by the guard {_told(guard)} ms, as a turn {_told(turn)} ms, by any connector {_told(connector)} ms"
     )
     return {
         "guard_overhead_ms": statistics.median(guard),
+        "guard_overhead_turn_ms": statistics.median(turn),
         "any_connector_ms": statistics.median(connector),
     }
 
@@ -58,7 +61,7 @@ def _told(pairs: list[float]) -> str:
     return ", ".join(f"{longer_ms:+.2f}" for longer_ms in pairs)
 
 
-def _longer_ms(one: BenchEngine, other: BenchEngine) -> float:
+def _longer_ms(one: BenchEngine, other: BenchEngine, *, as_turns: bool = False) -> float:
     """By bursts, each when the other engine has come to rest: one that still spins takes a core from the one that is asked."""
     times: dict[int, list[float]] = {0: [], 1: []}
     for burst in range(GUARD_BURSTS):
@@ -66,7 +69,12 @@ def _longer_ms(one: BenchEngine, other: BenchEngine) -> float:
         for which, engine in pair if burst % 2 else reversed(pair):
             time.sleep(REST_S)
             asked = [
-                engine.ask(prompt((burst, number), 40, 250), max_tokens=2, params={}, settle=False)
+                engine.ask(
+                    prompt((burst, number, as_turns), 40, 250),
+                    max_tokens=2,
+                    params=None if as_turns else {},
+                    settle=False,
+                )
                 for number in range(GUARD_BURST)
             ]
             times[which] += [timed.total_s * 1000 for timed in asked[WARM_UP:]]
