@@ -110,7 +110,6 @@ def _as_sqlalchemys(conn: Connection, text: str, error: psycopg.Error, cursor: A
         None,
         error,
         psycopg.Error,
-        hide_parameters=True,
         connection_invalidated=gone,
         dialect=conn.dialect,
     )

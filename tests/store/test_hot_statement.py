@@ -18,7 +18,7 @@ from sqlalchemy import (
     select,
     text,
 )
-from sqlalchemy.exc import IntegrityError, NoResultFound, OperationalError
+from sqlalchemy.exc import IntegrityError, NoResultFound, OperationalError, ProgrammingError
 
 from service.store.connection import make_async_engine, make_engine
 from service.store.hot_statement import HotStatement
@@ -50,6 +50,11 @@ def test_rows_have_their_columns_by_name(conn: Connection) -> None:
 def test_what_is_fixed_and_what_is_given_come_together(conn: Connection) -> None:
     add(conn, "a", "b", "a", "a")
     assert [row.number for row in SAME.all(conn, {"word": "a"})] == [0, 2]
+
+
+def test_what_was_not_given_is_missed_and_not_taken_for_null(conn: Connection) -> None:
+    with pytest.raises(ProgrammingError, match="word"):
+        SAME.all(conn, {})
 
 
 def test_one_row_is_asked_for_or_none(conn: Connection) -> None:
