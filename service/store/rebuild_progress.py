@@ -6,10 +6,10 @@ from sqlalchemy import Connection, Text, any_, bindparam, func, select, text, tr
 from sqlalchemy.dialects.postgresql import ARRAY
 
 from service.domain.artifact import ArtifactId, BootId
-from service.domain.errors import FenceLost
 from service.domain.events import ConversationId, TenantId
 from service.domain.evidence import Refusal
 from service.domain.plan import RebuildQueue
+from service.store.rebuild_fence import lost_fence
 from service.store.rebuilds import (
     HOLD,
     Claim,
@@ -35,9 +35,7 @@ def hold(conn: Connection, claim: Claim) -> Claim:
     """
     row = conn.execute(HOLD, {"wanted": claim.rebuild, "held": claim.fence}).one_or_none()
     if row is None:
-        raise FenceLost(
-            f"Rebuild {claim.rebuild} is no longer held by fence {claim.fence}: its result comes too late."
-        )
+        raise lost_fence(conn, claim.rebuild, claim.fence)
     return claim_of(row)
 
 

@@ -25,7 +25,7 @@ from sqlalchemy.dialects.postgresql import JSONB, insert
 from sqlalchemy.exc import IntegrityError
 
 from service.domain.artifact import ArtifactId, BootId
-from service.domain.errors import FenceLost, VersionConflict
+from service.domain.errors import VersionConflict
 from service.domain.events import ConversationId, TenantId, TurnId
 from service.domain.evidence import Refusal
 from service.domain.plan import RebuildQueue
@@ -34,6 +34,7 @@ from service.domain.rollout_events import RolloutId
 from service.store.codec import from_document, to_document
 from service.store.constraints import broken_constraint
 from service.store.leases import CLOCK, expired, lease_end, seconds
+from service.store.rebuild_fence import lost_fence
 from service.store.tables import ONE_ACTIVE_REBUILD, ONE_SHARED_REBUILD, rebuilds
 
 
@@ -361,7 +362,7 @@ FAIL = (
 
 def _end(conn: Connection, ended: Update, rebuild: str, fence: int, told: dict[str, Any]) -> None:
     if conn.execute(ended, {"wanted": rebuild, "held": fence} | told).rowcount != 1:
-        raise FenceLost(f"Rebuild {rebuild} is no longer held by fence {fence}: its result comes too late.")
+        raise lost_fence(conn, rebuild, fence)
 
 
 def rebuild_of(row: dict[str, Any]) -> Rebuild:

@@ -17,6 +17,7 @@ from service.store import event_store
 from service.store.codec import to_document
 from service.store.constraints import broken_constraint
 from service.store.hot_statement import HotStatement
+from service.store.leases import CLOCK
 from service.store.rollout_tables import ACTIVE as ACTIVE_STATE
 from service.store.rollout_tables import ACTIVE_STATES, ONE_ACTIVE_ROLLOUT, rollouts
 from service.store.tables import aliases, events
@@ -58,9 +59,7 @@ def start(conn: Connection, started: RolloutStarted, *, now: datetime) -> Standi
         "reason": started.reason,
         "started_at": now,
         "since": now,
-        "counted_from": _last_position(conn),
-        "counted_since": now,
-    }
+    } | _counting(conn)
     try:
         with conn.begin_nested():
             conn.execute(insert(rollouts).values(row))
@@ -150,7 +149,7 @@ def move(conn: Connection, standing: Standing, event: RolloutMove, *, now: datet
         ended_at=None if rollout.state in ACTIVE else now,
     )
     if isinstance(event, RolloutResumed):
-        after = replace(after, counted_from=_last_position(conn), counted_since=now)
+        after = replace(after, **_counting(conn))
     conn.execute(
         update(rollouts)
         .where(rollouts.c.rollout_id == rollout.id)
@@ -214,9 +213,12 @@ def _in_the_way(conn: Connection, alias: str) -> str:
     return f"Alias '{alias}' is in rollout {find_active(conn, alias)}: abort it or roll it back first, or wait for its end."
 
 
-def _last_position(conn: Connection) -> int:
-    last: int = conn.execute(select(func.coalesce(func.max(events.c.position), 0))).scalar_one()
-    return last
+def _counting(conn: Connection) -> dict[str, Any]:
+    """From here on: by the log, and for rebuilds by the clock that says when they ended."""
+    last = func.coalesce(func.max(events.c.position), 0)
+    return dict(
+        conn.execute(select(last.label("counted_from"), CLOCK.label("counted_since"))).mappings().one()
+    )
 
 
 def _standing(conn: Connection, row: Row[Any]) -> Standing:

@@ -44,6 +44,7 @@ OLD, NEW = BootId("boot_a"), BootId("boot_b")
 Withdraw = Callable[..., tuple[ConversationId, ...]]
 HALF = (Share(percent=50, hold_s=60), Share(percent=100, hold_s=0))
 KV = "kv_" + "b" * 32
+YEARS_S = 20 * 365 * 86400
 
 
 @pytest.fixture
@@ -429,8 +430,12 @@ def test_it_stops_by_itself_when_kv_is_refused_but_not_for_being_of_the_old_revi
     assert at.where(rollout)[0] is state
 
 
-def test_it_stops_by_itself_when_rebuilds_fail(at: Scene) -> None:
+@pytest.mark.parametrize("ahead_s", [0, YEARS_S])
+def test_it_stops_by_itself_when_rebuilds_fail_whatever_the_clock_of_who_started_it(
+    at: Scene, ahead_s: float
+) -> None:
     at.chat()
+    at.seconds = ahead_s
     rollout = at.start(warm=1)
     at.step(rollout)
     [rebuild] = at.step(rollout)

@@ -124,7 +124,7 @@ def test_a_warm_up_gives_way_to_what_a_turn_waits_for(conn: Connection) -> None:
         32,
         (ONE,),
     )
-    with pytest.raises(FenceLost):
+    with pytest.raises(FenceLost, match="it waits for a worker"):
         rebuild_progress.hold(conn, claim)
 
 
