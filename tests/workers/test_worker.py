@@ -25,11 +25,12 @@ def ring(broker: EmbeddedValkey, *waiting: Waiting) -> None:
 
 
 def connected_pids(store: Engine) -> dict[int, str]:
-    """Worker processes by what they call themselves, counted by the server."""
+    """This test's worker processes by what they call themselves, counted by the server; those of others may live on."""
     with store.begin() as conn:
         rows = conn.execute(
             text(
-                "SELECT pid, application_name FROM pg_stat_activity WHERE application_name LIKE 'everturn-worker-%'"
+                "SELECT pid, application_name FROM pg_stat_activity"
+                " WHERE datname = current_database() AND application_name LIKE 'everturn-worker-%'"
             )
         )
         return {row.pid: row.application_name for row in rows}
