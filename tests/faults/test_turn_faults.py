@@ -252,7 +252,8 @@ def working(site: Site) -> list[int]:
     """Pool processes that run a turn: those with a connection for it."""
     with site.stack.owner.begin() as conn:
         query = text(
-            "SELECT DISTINCT application_name FROM pg_stat_activity WHERE application_name LIKE 'everturn-turn-%'"
+            "SELECT DISTINCT application_name FROM pg_stat_activity"
+            " WHERE datname = current_database() AND application_name LIKE 'everturn-turn-%'"
         )
         return [int(name.rpartition("-")[2]) for name in conn.execute(query).scalars()]
 
