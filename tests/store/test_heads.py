@@ -8,6 +8,7 @@ from uuid import uuid4
 import pytest
 from hypothesis import HealthCheck, given, settings
 from sqlalchemy import Connection, text
+from sqlalchemy.event import listen
 
 from service.domain.errors import Internal
 from service.domain.events import (
@@ -112,3 +113,20 @@ def test_no_part_is_read_by_passing_over_other_conversations(
     plan = "\n".join(explained.scalars())
     assert "uq_events_stream_version" in plan
     assert "Seq Scan on events" not in plan, plan
+
+
+@pytest.mark.parametrize("read", [heads.load_transcript, heads.load_window, event_store.load_conversation])
+def test_a_long_history_is_not_compared_pair_by_pair_though_its_length_is_not_known_to_the_planner(
+    conn: Connection, read: Callable[[Connection, TenantId, ConversationId], object]
+) -> None:
+    append(conn, *answered(30))
+    removed: list[str] = []
+
+    def explain(of: Connection, cursor: Any, statement: str, given: Any, *_: object) -> None:
+        with cursor.connection.cursor() as plan:
+            plan.execute(f"EXPLAIN (ANALYZE, TIMING OFF) {statement}", given)
+            removed.extend(line for (line,) in plan if "Removed by Join Filter" in line)
+
+    listen(conn, "before_cursor_execute", explain)
+    read(conn, ACME, CHAT)
+    assert not removed
