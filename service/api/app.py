@@ -7,6 +7,7 @@ from typing import Any
 
 from fastapi import FastAPI
 from fastapi.exceptions import RequestValidationError
+from sqlalchemy.exc import SQLAlchemyError
 from starlette.exceptions import HTTPException
 
 from service.api import (
@@ -27,7 +28,7 @@ from service.api import (
     stored_responses,
 )
 from service.api.database import Database
-from service.api.errors import on_bad_parameters, on_error, on_http_exception
+from service.api.errors import on_bad_parameters, on_error, on_http_exception, on_unexpected
 from service.api.metrics import Metrics
 from service.api.openapi.document import OPERATIONS, document
 from service.api.query import names_of
@@ -133,5 +134,6 @@ def create_app(
     app.add_exception_handler(EverturnError, on_error)
     app.add_exception_handler(HTTPException, on_http_exception)
     app.add_exception_handler(RequestValidationError, on_bad_parameters)
-    app.add_exception_handler(Exception, on_error)
+    app.add_exception_handler(SQLAlchemyError, on_error)
+    app.add_exception_handler(Exception, on_unexpected)
     return app

@@ -162,6 +162,13 @@ async def on_error(request: Request, error: Exception) -> JSONResponse:
     return response
 
 
+async def on_unexpected(request: Request, error: Exception) -> JSONResponse:
+    response = await on_error(request, error)
+    # Starlette raises it once more for the server to see, which then closes the connection: the client is to use another.
+    response.headers["connection"] = "close"
+    return response
+
+
 async def on_http_exception(request: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, HTTPException)  # noqa: S101 registered for nothing else
     status = HTTPStatus(error.status_code)

@@ -1,13 +1,18 @@
 """What clients get wrong: one clear line each, with the parameter's name, in OpenAI's envelope."""
 
+from contextlib import closing
 from http.client import HTTPConnection
+from select import select
 from typing import Any
 
 import httpx
 import pytest
+from starlette.requests import Request
 
+from service.api.errors import on_unexpected
 from tests.api.stack import Stack
 
+CLOSED_S = 0.2
 MESSAGE = {"role": "user", "content": "hello"}
 
 
@@ -229,6 +234,26 @@ def test_an_id_with_nul_is_a_fault_of_the_request(shared_stack: Stack, field: st
 @pytest.mark.parametrize("path", ["/v1/responses/%00", "/v1/conversations/%00"])
 def test_a_path_with_nul_is_a_fault_of_the_request(shared_stack: Stack, path: str) -> None:
     assert 400 <= shared_stack.http.get(path).status_code < 500
+
+
+def test_the_connection_of_a_request_that_the_database_refused_serves_the_next_one(
+    shared_stack: Stack,
+) -> None:
+    headers = {"authorization": f"Bearer {shared_stack.secrets.tenant}"}
+    with closing(HTTPConnection(shared_stack.url.removeprefix("http://"))) as connection:
+        connection.request("GET", "/v1/responses/%00", headers=headers)
+        answer = connection.getresponse()
+        assert (answer.status, answer.will_close) == (400, False)
+        answer.read()
+        wire = connection.sock
+        assert wire is not None
+        closed, _, _ = select([wire], [], [], CLOSED_S)
+        assert not closed, "a client that sends its next request now would be told of a reset"
+
+
+async def test_the_connection_of_a_failure_that_nobody_expected_is_told_to_close() -> None:
+    answer = await on_unexpected(Request({"type": "http", "headers": []}), RuntimeError("no such thing"))
+    assert (answer.status_code, answer.headers["connection"]) == (500, "close")
 
 
 @pytest.mark.parametrize("depth", [101, 500, 100_000])
