@@ -15,6 +15,8 @@ from stack.errors import StackError
 from stack.valkey import EmbeddedValkey
 from tests.stack.supervisors import Serve, processes_within, wait_until_none_within
 
+WRITTEN_MS = 20_000
+
 
 @pytest.fixture
 def server(folder: Path) -> Iterator[EmbeddedValkey]:
@@ -73,6 +75,10 @@ def test_nobody_else_enters_the_socket_folder(valkey_server: EmbeddedValkey) -> 
 def test_a_message_and_the_url_outlive_the_servers_death(server: EmbeddedValkey) -> None:
     url = server.url()
     ring(url, "kept")
+    with client(server) as connection:
+        # Where the disk is busy with the second before, what is said now is written up to two seconds later.
+        connection.set("mark", "behind it")
+        connection.waitaof(1, 0, WRITTEN_MS)
     os.kill(server.child.pid, signal.SIGKILL)
     server.stop()
     server.start()
