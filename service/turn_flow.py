@@ -9,7 +9,7 @@ from sqlalchemy import Connection
 from service.domain import decide
 from service.domain.artifact import BootId
 from service.domain.cuts import Retelling, Told, item_of
-from service.domain.errors import FenceLost, Internal, NoEngine
+from service.domain.errors import Internal, NoEngine
 from service.domain.events import (
     AttemptFailed,
     ConversationId,
@@ -39,7 +39,7 @@ from service.domain.plan import (
 from service.domain.revision import STRIPPED, RevisionDigest, same_text
 from service.domain.rollout import Route, target_of
 from service.domain.transcript import Transcript
-from service.domain.turn import Turn, TurnEvent, TurnState
+from service.domain.turn import Turn, TurnEvent, TurnState, check_needs_attempt
 from service.rebuild_order import NewId, order_rebuild
 from service.store import (
     artifacts,
@@ -116,8 +116,7 @@ def plan_attempt(
     """
     state = head or heads.load_head(conn, tenant, conversation, for_update=True, turn=turn)
     current = decide.find_turn(state, turn)
-    if current.state is not TurnState.STARTED:
-        raise FenceLost(f"Turn {turn} is {current.state}: it needs no new attempt.")
+    check_needs_attempt(current)
     target, route = _target(conn, current.started, conversation)
     history = _history(conn, state, target)
     revisions = {target, history.revision} - {None}

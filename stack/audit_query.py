@@ -4,12 +4,12 @@ import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from decimal import Decimal
 from typing import Any
 
 from sqlalchemy import Connection
 from sqlalchemy.exc import DBAPIError
 
+from service.store.audit import for_json
 from stack.database import one_line
 from stack.errors import StackError
 
@@ -41,9 +41,14 @@ def ask(conn: Connection, query: str) -> Answer:
         found = conn.execution_options(no_parameters=True).exec_driver_sql(query)
         if not found.returns_rows:
             raise StackError("that gives no rows: ask with a SELECT")
-        return Answer(names=list(found.keys()), rows=[list(row) for row in found])
+        if found.cursor.nextset():
+            raise StackError("that is more than one statement: ask one at a time")
+        answer = Answer(names=list(found.keys()), rows=[list(row) for row in found.all()])
     except DBAPIError as error:
-        raise StackError(f"PostgreSQL does not answer that: {one_line(error.orig)}") from error
+        raise StackError(
+            f"PostgreSQL does not answer that: {one_line(error.orig)}; an auditor reads the views of schema audit (docs/audit.md)"
+        ) from error
+    return answer
 
 
 def _shown(value: object) -> str:
@@ -61,12 +66,5 @@ def _shown(value: object) -> str:
 
 
 def _plain(value: object) -> object:
-    match value:
-        case datetime():
-            return value.isoformat()
-        case Decimal():
-            return int(value) if value == value.to_integral_value() else float(value)
-        case bytes():
-            return value.hex()
-        case _:
-            return str(value)
+    known = for_json(value)
+    return _shown(value) if known is value else known

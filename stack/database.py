@@ -57,7 +57,9 @@ def engine(given: argparse.Namespace, *, role: str = FLEET_ROLE) -> Iterator[Eng
     try:
         yield made
     except OperationalError as error:
-        raise StackError(f"the database does not answer: {one_line(error.orig)}") from error
+        raise StackError(
+            f"the database does not answer: {one_line(error.orig)}; start it, or give another --database-url"
+        ) from error
     except ProgrammingError as error:
         raise StackError(
             f"the database is not as this version needs it: {one_line(error.orig)}; start the service once, it migrates"

@@ -107,6 +107,14 @@ def check(turn: Turn, event: TurnEvent) -> None:
         )
 
 
+def check_needs_attempt(turn: Turn) -> None:
+    """Raises: FenceLost: it has one, or has ended."""
+    if turn.state is not TurnState.STARTED:
+        raise FenceLost(
+            f"Turn {turn.id} is {turn.state}{_holder(turn)}: it needs no new attempt. {_next(turn)}"
+        )
+
+
 def _holder(turn: Turn) -> str:
     """Who has it, or had it last."""
     if turn.failed is not None:

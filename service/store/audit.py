@@ -138,10 +138,11 @@ def _position(text: str) -> int:
 
 
 def _plain(row: Mapping[Any, Any]) -> Row:
-    return {str(name): _value(value) for name, value in row.items()}
+    return {str(name): for_json(value) for name, value in row.items()}
 
 
-def _value(value: Any) -> Any:
+def for_json(value: Any) -> Any:
+    """What JSON has no kind for, as this product writes it; the rest as it is."""
     match value:
         case datetime():
             return value.isoformat()

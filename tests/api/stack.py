@@ -245,6 +245,14 @@ def deltas(events: list[dict[str, Any]]) -> str:
     return "".join(e["delta"] for e in events if e["type"] == "response.output_text.delta")
 
 
+def until_text(events: Iterator[dict[str, Any]]) -> list[dict[str, Any]]:
+    """What a stream says up to its first text, or all of it where it ends without one."""
+    seen: list[dict[str, Any]] = []
+    while not deltas(seen) and (event := next(events, None)) is not None:
+        seen.append(event)
+    return seen
+
+
 def names(events: list[dict[str, Any]]) -> list[str]:
     return [e["type"] for e in events if e["type"] != "comment"]
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, cast
 import pytest
 
 from service.domain.revision import Descriptor
-from tests.api.stack import Stack, deltas, eventually, sse
+from tests.api.stack import Stack, deltas, eventually, sse, until_text
 from tests.api.test_resume import check_every_number, said
 from tests.engines.real import RealEngine
 
@@ -66,9 +66,7 @@ def cancelled(stack: Stack) -> list[dict[str, Any]]:
     for _ in range(TRIES):
         with stack.http.stream("POST", "/v1/responses", json=body) as answer:
             events = sse(answer)
-            live = [next(events)]
-            while not deltas(live) and (event := next(events, None)) is not None:
-                live.append(event)
+            live = until_text(events)
             turn = live[0]["response"]["id"]
             status = stack.http.post(f"/v1/responses/{turn}/cancel").json()["status"]
             live += said(list(events))

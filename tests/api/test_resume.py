@@ -7,7 +7,7 @@ import pytest
 from service import turn_flow
 from service.api.app import now
 from service.domain.events import ConversationId, TurnStreamed
-from tests.api.stack import TENANT, Stack, deltas, eventually, names, sse
+from tests.api.stack import TENANT, Stack, deltas, eventually, names, sse, until_text
 
 Events = list[dict[str, Any]]
 
@@ -54,9 +54,7 @@ def test_at_every_number_of_a_cancelled_stream(stack: Stack) -> None:
     engine.faults.hold_after = 2
     with stack.http.stream("POST", "/v1/responses", json={"input": "hello", "stream": True}) as answer:
         events = sse(answer)
-        live = [next(events)]
-        while not deltas(live):
-            live.append(next(events))
+        live = until_text(events)
         stack.http.post(f"/v1/responses/{live[0]['response']['id']}/cancel")
         engine.faults.release.set()
         live += said(list(events))

@@ -7,7 +7,7 @@ import pytest
 from openai import NotFoundError
 
 from service.domain.events import AttemptFailed, ResponseDeleted, TurnFailed
-from tests.api.stack import Stack, deltas, eventually, running_stack, sse
+from tests.api.stack import Stack, deltas, eventually, running_stack, sse, until_text
 
 
 def running(stack: Stack, conversation: str) -> str:
@@ -46,9 +46,8 @@ def test_a_cancelled_stream_ends_with_what_reading_it_back_gives(stack: Stack) -
     engine.faults.hold_after = 2
     with stack.http.stream("POST", "/v1/responses", json={"input": "hello", "stream": True}) as answer:
         events = sse(answer)
-        turn = next(events)["response"]["id"]
-        while not deltas(seen := [next(events)]):
-            pass
+        seen = until_text(events)
+        turn = seen[0]["response"]["id"]
         cancelled = stack.http.post(f"/v1/responses/{turn}/cancel").json()
         engine.faults.release.set()
         rest = list(events)

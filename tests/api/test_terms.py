@@ -9,7 +9,7 @@ import pytest
 from sqlalchemy import text
 
 from service.domain.events import AttemptFailed, TurnFailed, TurnStarted
-from tests.api.stack import Stack, deltas, eventually, running_stack, sse
+from tests.api.stack import Stack, deltas, eventually, running_stack, sse, until_text
 from tests.api.test_resume import check_every_number, resumed
 from tests.engines.simulated import SimulatedEngine
 
@@ -26,10 +26,8 @@ def holding(stack: Stack, words: int = 2) -> SimulatedEngine:
 def leave_stream(stack: Stack, conversation: str, headers: dict[str, str]) -> str:
     body = {"input": "hello", "stream": True, "conversation": conversation}
     with stack.http.stream("POST", "/v1/responses", json=body, headers=headers) as answer:
-        events = sse(answer)
-        seen = [next(events)]
-        while not deltas(seen):
-            seen.append(next(events))
+        seen = until_text(sse(answer))
+        assert deltas(seen)
     return str(seen[0]["response"]["id"])
 
 

@@ -16,7 +16,7 @@ import pytest
 from service.domain.events import AttemptFailed, KvRebuilt, TurnCompleted, TurnPinned
 from service.domain.revision import Descriptor
 from service.domain.turn import TurnState
-from tests.api.stack import Stack, deltas, eventually, names, running_stack, sse
+from tests.api.stack import Stack, deltas, eventually, names, running_stack, sse, until_text
 from tests.e2e.fleet import frozen, kill_tree
 from tests.engines.real import EngineHall, RealEngine
 
@@ -162,9 +162,7 @@ def killed_in_its_answer(
     for _ in range(TRIES):
         with stack.http.stream("POST", "/v1/responses", json=body) as answer:
             events = sse(answer)
-            live = [next(events)]
-            while not deltas(live) and (event := next(events, None)) is not None:
-                live.append(event)
+            live = until_text(events)
             turn = live[0]["response"]["id"]
             with frozen({"address": doomed.url}):
                 time.sleep(SETTLED_S)

@@ -83,14 +83,14 @@ def test_an_avoided_engine_is_not_pinned_and_nothing_is_recorded(conn: Connectio
 def test_a_pinned_turn_is_not_pinned_again(conn: Connection) -> None:
     running = answered(conn)
     pin(conn, running)
-    with pytest.raises(FenceLost):
+    with pytest.raises(FenceLost, match=r"pinned \(attempt 1 on engine boot_a\).* goes on"):
         plan(conn, running)
 
 
 def test_a_turn_that_ended_while_it_waited_is_not_planned_any_more(conn: Connection) -> None:
     running = answered(conn)
     fail_as_orphan(conn, ACME, running.conversation, running.turn, NOW)
-    with pytest.raises(FenceLost):
+    with pytest.raises(FenceLost, match="Its client asks anew"):
         plan(conn, running, "boot_a")
 
 

@@ -113,6 +113,8 @@ def test_every_question_of_the_document_can_be_asked_that_way(
         ("SELECT nonsense", 'PostgreSQL does not answer that: column "nonsense" does not exist'),
         ("SET timezone = 'UTC'", "that gives no rows: ask with a SELECT"),
         ("", "that gives no rows: ask with a SELECT"),
+        ("SELECT 1; SELECT 2", "that is more than one statement: ask one at a time"),
+        ("SELECT * FROM events", "an auditor reads the views of schema audit"),
     ],
 )
 def test_what_an_auditor_may_not_ask_is_refused_in_one_line(

@@ -135,7 +135,7 @@ def test_without_a_database_the_way_out_is_named(tmp_path: Path, capsys: pytest.
 
 @pytest.mark.parametrize(
     ("port", "said"),
-    [("1", "the database does not answer: "), ("", "the database is not as this version needs it")],
+    [("1", "give another --database-url"), ("", "the database is not as this version needs it")],
 )
 def test_a_database_that_cannot_serve_is_told_in_one_line(
     template_database: str, empty_database: str, capsys: pytest.CaptureFixture[str], port: str, said: str
