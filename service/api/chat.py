@@ -6,6 +6,7 @@ Nothing of it is stored: no events, no KV. Whoever leaves the stream ends the wo
 import asyncio
 import json
 from collections.abc import AsyncIterator, Iterator
+from dataclasses import replace
 from functools import reduce
 from typing import Any
 
@@ -13,6 +14,7 @@ from fastapi import APIRouter
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 
+from service.api.asked import NOT_OF_CHAT, REVISION, pin_of, refuse_headers
 from service.api.attempt import STOP, Answer, Attempt, AttemptLost, run_attempt
 from service.api.body import read_object
 from service.api.channel import TurnChannel, View
@@ -54,7 +56,9 @@ NO_ITEM = ItemId("none")
 @router.post("/v1/chat/completions")
 async def create(request: Request, service: ServiceOf, tenant: TenantOf) -> Response:
     body, messages = parse_chat_body(await read_object(request, service.settings.max_body_bytes))
-    wanted = _wanted(service, tenant, body, messages)
+    refuse_headers(request, NOT_OF_CHAT)
+    pin = pin_of(request.headers.get(REVISION))
+    wanted = replace(_wanted(service, tenant, body, messages), revision=pin)
     state, turn = await service.database.run(lambda conn: preview_turn(conn, wanted, service.new_id))
     started = turn.started
     created = int(service.clock().timestamp())

@@ -1,8 +1,8 @@
 """`POST /v1/responses`: a turn asked for, streamed or waited for, or only counted."""
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from time import monotonic
-from typing import Any, Self
+from typing import Any
 
 from fastapi import APIRouter
 from sqlalchemy import Connection
@@ -10,9 +10,9 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 
 from service.api.acceptance import accept
+from service.api.asked import NOT_OF_COUNTS, Asked, pin_of, policy_of, refuse_headers
 from service.api.body import read_object
 from service.api.channel import TurnChannel, View
-from service.api.conversations import idempotency_key, if_match
 from service.api.errors import RETRY_SOON, failed_turn_response
 from service.api.listening import ListenedStream, listen
 from service.api.prompt import carried_window, render_prompt
@@ -28,11 +28,9 @@ from service.conversation_flow import (
     preview_turn,
 )
 from service.domain.conversation import Conversation
-from service.domain.errors import InvalidInput
-from service.domain.events import ConversationId, OnUpgrade, Sampling, TenantId, TurnId
+from service.domain.events import ConversationId, Sampling, TenantId, TurnId
 from service.domain.new_items import NewItem
 from service.domain.plan import Engine
-from service.domain.revision import RevisionDigest, parse_digest
 from service.domain.transcript import Transcript
 from service.domain.turn import TurnState, advance
 from service.turn_flow import Pinned, find_engine
@@ -50,7 +48,7 @@ NO_BUFFERING = {"cache-control": "no-cache", "x-accel-buffering": "no"}
 async def create(request: Request, service: ServiceOf, tenant: TenantOf) -> Response:
     document = await read_object(request, service.settings.max_body_bytes, tenant.limits)
     body = parse_response_body(document)
-    asked = _Asked.by(request, request_hash(document))
+    asked = Asked.by(request, request_hash(document))
     terms = terms_of(
         background=bool(body.background),
         headers=request.headers,
@@ -88,7 +86,9 @@ async def create(request: Request, service: ServiceOf, tenant: TenantOf) -> Resp
 async def count(request: Request, service: ServiceOf, tenant: TenantOf) -> dict[str, Any]:
     """By the engine's own rendering, and so of exactly the prompt that the turn would be answered to."""
     body = parse_count_body(await read_object(request, service.settings.max_body_bytes))
-    wanted = _wanted(service, tenant, body, _Asked(), () if body.input is None else parse_input(body.input))
+    refuse_headers(request, NOT_OF_COUNTS)
+    messages = () if body.input is None else parse_input(body.input)
+    wanted = _wanted(service, tenant, body, Asked.by(request), messages)
 
     def placed(conn: Connection) -> tuple[Conversation, Beginning, Engine, bool]:
         state, turn = preview_turn(conn, wanted, service.new_id)
@@ -123,38 +123,14 @@ async def _answer(
             return answer
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Asked:
-    """What of a request stands beside its body."""
-
-    idempotency_key: str | None = None
-    request_hash: str = ""
-    head: int | None = None
-    repeated: bool = False
-    on_upgrade: str | None = None
-    revision: str | None = None
-
-    @classmethod
-    def by(cls, request: Request, hash_: str) -> Self:
-        key = idempotency_key(request)
-        return cls(
-            idempotency_key=key,
-            request_hash=hash_,
-            head=if_match(request),
-            repeated=key is None and request.headers.get("x-stainless-retry-count", "0") != "0",
-            on_upgrade=request.headers.get("x-everturn-on-upgrade"),
-            revision=request.headers.get("x-everturn-revision"),
-        )
-
-
 def _wanted(
     service: Service,
     tenant: Tenant,
     body: ResponseBody,
-    asked: _Asked,
+    asked: Asked,
     messages: tuple[NewItem, ...],
 ) -> TurnRequest:
-    conversation = body.conversation_id
+    conversation, metadata = body.conversation_id, body.metadata or {}
     sampling = Sampling(
         max_output_tokens=body.max_output_tokens or service.settings.default_max_output_tokens,
         temperature=1.0 if body.temperature is None else float(body.temperature),
@@ -171,34 +147,18 @@ def _wanted(
         default_alias=service.settings.default_alias,
         messages=messages,
         instructions=body.instructions,
-        on_upgrade=_policy(body, asked),
-        revision=_pin(body, asked),
+        # The most explicit wins: a field of the body, a header, a name in the metadata.
+        on_upgrade=policy_of(body.on_upgrade or asked.on_upgrade or metadata.get("everturn.on_upgrade")),
+        revision=pin_of(body.revision or asked.revision or metadata.get("everturn.revision")),
         sampling=sampling,
         truncate=body.truncation == "auto",
         wants=body.wants,
-        metadata=body.metadata or {},
+        metadata=metadata,
         idempotency_key=asked.idempotency_key,
         request_hash=asked.request_hash,
         head=asked.head,
         repeated=asked.repeated,
     )
-
-
-def _policy(body: ResponseBody, asked: _Asked) -> OnUpgrade | None:
-    """The most explicit wins: a field of the body, a header, a name in the metadata."""
-    given = body.on_upgrade or asked.on_upgrade or (body.metadata or {}).get("everturn.on_upgrade")
-    if given is None:
-        return None
-    if given not in [policy.value for policy in OnUpgrade]:
-        raise InvalidInput(
-            f"'on_upgrade' must be one of {', '.join(OnUpgrade)}; not '{given}'.", "on_upgrade"
-        )
-    return OnUpgrade(given)
-
-
-def _pin(body: ResponseBody, asked: _Asked) -> RevisionDigest | None:
-    given = body.revision or asked.revision or (body.metadata or {}).get("everturn.revision")
-    return None if given is None else parse_digest(given, "revision")
 
 
 async def _settled(channel: TurnChannel) -> None:

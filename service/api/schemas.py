@@ -27,7 +27,8 @@ Include = Literal[
     "web_search_call.action.sources",
     "web_search_call.results",
 ]
-"""What OpenAI can add to items. All but log-probabilities belong to kinds of items that there are none of here."""
+"""What OpenAI can add to items. Log-probabilities are given; reasoning is told in clear, and never encrypted; the others
+belong to kinds of items that there are none of here."""
 
 LOGPROBS = "message.output_text.logprobs"
 

@@ -9,7 +9,6 @@ from starlette.responses import JSONResponse, Response
 from service.api.paging import Limit, check_include, page_of
 from service.api.response_object import list_object, response_object
 from service.api.responses import load, stream_of
-from service.api.schemas import LOGPROBS
 from service.api.wiring import ServiceOf, TenantOf
 from service.conversation_flow import find_input
 from service.domain.errors import InvalidInput
@@ -22,7 +21,7 @@ router = APIRouter(prefix="/v1/responses/{response_id}")
 
 @router.get("")
 async def read(response_id: str, request: Request, service: ServiceOf, tenant: TenantOf) -> Response:
-    _check_include(request)
+    check_include(request)
     _check_obfuscation(request)
     after = _starting_after(request)
     turn = TurnId(response_id)
@@ -66,17 +65,6 @@ async def input_items(
     given = await service.database.run(lambda conn: find_input(conn, tenant.id, TurnId(response_id)))
     page, has_more = page_of(given, limit=limit, order=order, after=after)
     return list_object(page, has_more=has_more)
-
-
-def _check_include(request: Request) -> None:
-    check_include(request)
-    for name in ("include", "include[]"):
-        if LOGPROBS in request.query_params.getlist(name):
-            raise InvalidInput(
-                "Unsupported parameter: 'include': log-probabilities are not stored.",
-                "include",
-                "unsupported_parameter",
-            )
 
 
 def _check_obfuscation(request: Request) -> None:

@@ -61,6 +61,12 @@ def test_candidates_of_what_was_not_asked_for_are_refused_by_name(shared_stack: 
     assert "include=['message.output_text.logprobs']" in answer.json()["error"]["message"]
 
 
+def test_they_may_be_asked_for_where_a_response_is_read(shared_stack: Stack) -> None:
+    made = shared_stack.ask("hello", **ASKED)
+    read = shared_stack.openai.responses.retrieve(made["id"], include=["message.output_text.logprobs"])
+    assert logprobs(read.to_dict()) == logprobs(made) != []
+
+
 @pytest.mark.parametrize(("name", "value"), [("top_logprobs", 21), ("include[0]", ["everything"])])
 def test_what_openai_does_not_take_is_refused_by_name(shared_stack: Stack, name: str, value: object) -> None:
     answer = shared_stack.post(input="hello", **ASKED | {name.partition("[")[0]: value})

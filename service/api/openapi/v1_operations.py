@@ -31,7 +31,7 @@ INCLUDE: Json = {
     "include[]": {
         "type": "array",
         "items": {"type": "string", "enum": list(get_args(Include))},
-        "description": "Taken without effect.",
+        "description": "Changes nothing: what was asked for when the response was made is in each reading of it.",
     }
 }
 IDEMPOTENCY_KEY: Json = {
@@ -41,12 +41,14 @@ IDEMPOTENCY_KEY: Json = {
         "description": "One key, one response or conversation: the request repeated is answered with the same.",
     }
 }
+PIN: Json = {"x-everturn-revision": DIGEST | {"description": "The only revision that may answer."}}
+ON_UPGRADE: Json = {"x-everturn-on-upgrade": {"type": "string", "enum": list(get_args(Policy))}}
 OF_TURNS: Json = (
     IF_MATCH
     | IDEMPOTENCY_KEY
+    | ON_UPGRADE
+    | PIN
     | {
-        "x-everturn-on-upgrade": {"type": "string", "enum": list(get_args(Policy))},
-        "x-everturn-revision": DIGEST | {"description": "The only revision that may answer."},
         "x-everturn-on-disconnect": {
             "type": "string",
             "enum": [choice.value for choice in OnDisconnect],
@@ -141,7 +143,8 @@ V1: Mapping[str, Operation] = {
         says="Count the tokens of a turn's prompt",
         body=InputTokensBody,
         answer=objects.InputTokens,
-        refuses=(404, GONE),
+        headers=IF_MATCH | ON_UPGRADE | PIN,
+        refuses=(404, GONE, MOVED_ON),
     ),
     "GET /v1/responses/{response_id}": Operation(
         id="getResponse",
@@ -170,6 +173,7 @@ V1: Mapping[str, Operation] = {
         body=ChatBody,
         answer=objects.ChatCompletion,
         stream=objects.ChatCompletionChunk,
+        headers=PIN,
         refuses=(404,),
     ),
     "GET /v1/models": Operation(id="listModels", says="List the aliases", answer=objects.ModelList),

@@ -1,0 +1,84 @@
+"""What of a request stands in its headers, beside the body: heeded where it means something, and else refused by name."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Self
+
+from starlette.requests import Request
+
+from service.api.conversations import idempotency_key, if_match
+from service.api.terms import HEADERS as OF_TERMS
+from service.domain.errors import InvalidInput
+from service.domain.events import OnUpgrade
+from service.domain.revision import RevisionDigest, parse_digest
+
+REVISION = "x-everturn-revision"
+ON_UPGRADE = "x-everturn-on-upgrade"
+IDEMPOTENCY_KEY = "Idempotency-Key"
+RETRY_COUNT = "x-stainless-retry-count"
+
+NOTHING_RUNS = dict.fromkeys(OF_TERMS.values(), "it is for a turn that runs, and nothing runs here")
+NOT_OF_COUNTS: Mapping[str, str] = NOTHING_RUNS | {
+    IDEMPOTENCY_KEY: "counting changes nothing, so it can simply be repeated"
+}
+NOT_OF_CHAT: Mapping[str, str] = dict.fromkeys(
+    OF_TERMS.values(), "nothing is kept of a chat completion, whose caller can end it; ask for a response"
+) | {
+    IDEMPOTENCY_KEY: "nothing is kept of a chat completion that a repeat could be answered with; ask for a response",
+    "If-Match": "a chat completion has no conversation that could have moved on",
+    ON_UPGRADE: f"a chat completion has no history that could stay where it is; '{REVISION}' names who is to answer",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    """`on_upgrade` and `revision` as they were sent."""
+
+    idempotency_key: str | None = None
+    request_hash: str = ""
+    head: int | None = None
+    repeated: bool = False
+    """The client says that it has sent this before, under no key."""
+    on_upgrade: str | None = None
+    revision: str | None = None
+
+    @classmethod
+    def by(cls, request: Request, hash_: str = "") -> Self:
+        """Raises: InvalidInput: no key, or no ETag."""
+        key = idempotency_key(request)
+        return cls(
+            idempotency_key=key,
+            request_hash=hash_,
+            head=if_match(request),
+            repeated=key is None and is_repeat(request),
+            on_upgrade=request.headers.get(ON_UPGRADE),
+            revision=request.headers.get(REVISION),
+        )
+
+
+def is_repeat(request: Request) -> bool:
+    """By what OpenAI's clients say when they send something again by themselves."""
+    return request.headers.get(RETRY_COUNT, "0") != "0"
+
+
+def refuse_headers(request: Request, refused: Mapping[str, str]) -> None:
+    """Args: refused: why each means nothing here. Raises: InvalidInput: naming the header."""
+    for name, why in refused.items():
+        if name in request.headers:
+            raise InvalidInput(f"Unsupported header: '{name}': {why}.", name, "unsupported_parameter")
+
+
+def policy_of(given: str | None) -> OnUpgrade | None:
+    """Raises: InvalidInput: there is no such policy."""
+    if given is None:
+        return None
+    if given not in [policy.value for policy in OnUpgrade]:
+        raise InvalidInput(
+            f"'on_upgrade' must be one of {', '.join(OnUpgrade)}; not '{given}'.", "on_upgrade"
+        )
+    return OnUpgrade(given)
+
+
+def pin_of(given: str | None) -> RevisionDigest | None:
+    """Raises: InvalidInput: that is no revision's digest."""
+    return None if given is None else parse_digest(given, "revision")
