@@ -19,6 +19,7 @@ from stack.errors import StackError, unusable
 from stack.placement import remove
 from stack.ports import find_free_port
 from stack.progress import Progress
+from workers.child import stop_all
 
 HOME = Path(".everturn")
 DATA = HOME / "demo"
@@ -48,6 +49,7 @@ def main() -> int:
         print(f"demo: {_told(error)} (logs: {DATA / 'logs'})", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
+        stop_all()
         print("demo: interrupted; nothing runs any more", file=sys.stderr)
         return 130
     for claim in claims.failed:

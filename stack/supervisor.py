@@ -15,6 +15,7 @@ from stack.errors import StackError, unusable
 from stack.locks import lock_supervisor
 from stack.ports import find_free_port
 from stack.progress import Progress
+from workers.child import stop_all
 
 ALIAS = "production"
 WATCH_S = 0.5
@@ -43,6 +44,8 @@ def main() -> int:
     except OSError as error:
         print(f"everturn: {unusable(error, given.data)}", flush=True)
         return 1
+    finally:
+        stop_all()
     return 0
 
 

@@ -7,8 +7,8 @@ import subprocess
 import sys
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from signal import Signals
@@ -19,6 +19,7 @@ from workers.last_words import last_meaningful_line
 LARGEST_LOG_BYTES = 16 * 2**20
 TAIL_BYTES = 64 * 2**10
 TETHER = Path(__file__).with_name("tether.py")
+TELL_TO_STOP = {Signals.SIGINT, Signals.SIGTERM}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -120,7 +121,7 @@ class Child(Watched):
                 "children are started from the main thread: Linux ends them with the thread that started them"
             )
         log_began = make_room(program.log)
-        with program.log.open("ab") as log:
+        with program.log.open("ab") as log, _undisturbed():
             popen = subprocess.Popen(
                 [*_tether(program), *program.argv],
                 env=dict(program.env),
@@ -131,7 +132,8 @@ class Child(Watched):
                 pass_fds=program.inherit,
                 start_new_session=True,  # the terminal's Ctrl-C is ours to handle
             )
-        child = cls(program, popen, log_began)
+            child = cls(program, popen, log_began)
+            _unstopped.append(child)
         child._feed()
         return child
 
@@ -152,6 +154,8 @@ class Child(Watched):
                 os.killpg(self.pid, signal.SIGKILL)
         status = self._popen.wait()
         self._forget()
+        with suppress(ValueError):
+            _unstopped.remove(self)
         return status
 
     def _feed(self) -> None:
@@ -161,6 +165,25 @@ class Child(Watched):
         # A child that is gone already says why in its log.
         with suppress(BrokenPipeError), stdin:
             stdin.write(self.program.stdin)
+
+
+_unstopped: list[Child] = []
+
+
+def stop_all() -> None:
+    """Newest first: those too that a handler which raised kept their starter from hearing of."""
+    while _unstopped:
+        _unstopped[-1].stop()
+
+
+@contextmanager
+def _undisturbed() -> Iterator[None]:
+    """A handler that raises between a fork and its record would leave a process that nobody knows of."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, TELL_TO_STOP)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def make_room(log: Path) -> int:

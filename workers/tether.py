@@ -7,6 +7,7 @@ Python between fork and exec, which can deadlock a parent that has threads. Argu
 
 import ctypes
 import os
+import signal
 import sys
 
 PR_SET_PDEATHSIG = 1
@@ -34,6 +35,8 @@ def _drop_to(uid: int, gid: int) -> None:
 
 def main(arguments: list[str]) -> int:
     parent, death_signal, uid, gid, *argv = arguments
+    # Its starter holds back what would disturb the start, and a mask goes on to whoever comes next.
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())
     if uid != "-":
         _drop_to(int(uid), int(gid))
     try:

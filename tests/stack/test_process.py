@@ -196,6 +196,47 @@ time.sleep(60)
     wait_until_none_within(tmp_path, limit_s=2)
 
 
+def test_a_signal_that_comes_while_a_child_is_started_leaves_none_behind(tmp_path: Path) -> None:
+    told_at_once = f"""
+import os, signal, subprocess, sys
+from pathlib import Path
+from stack.process import Child
+from workers.child import Program, stop_all
+class Told(Exception): pass
+def tell(*_): raise Told
+signal.signal(signal.SIGTERM, tell)
+class Popen(subprocess.Popen):
+    def __init__(self, *given, **named):
+        super().__init__(*given, **named)
+        os.kill(os.getpid(), signal.SIGTERM)
+        sum(1 for _ in range(1000))
+subprocess.Popen = Popen
+folder = Path({str(tmp_path)!r})
+deaf = "import signal, time; signal.signal(15, signal.SIG_IGN); time.sleep(60)"
+try:
+    Child.start(Program(name="deaf", argv=[sys.executable, "-c", deaf], env={{}}, cwd=folder, log=folder / "deaf.log",
+                        stop=((signal.SIGTERM, 1.0),)))
+except Told:
+    print("told", flush=True)
+stop_all()
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", told_at_once],
+        env={"PYTHONPATH": str(REPOSITORY)},
+        capture_output=True,
+        check=True,
+        text=True,
+    )
+    assert done.stdout == "told\n"
+    assert processes_within(tmp_path) == []
+
+
+def test_a_child_gets_the_signals_that_were_held_back_at_its_start(start: Start) -> None:
+    child = start("import signal; print(signal.pthread_sigmask(signal.SIG_BLOCK, ()))")
+    child.wait_end(timeout_s=10)
+    assert child.log_tail() == "set()\n"
+
+
 def test_a_large_log_is_set_aside_and_private(start: Start, tmp_path: Path) -> None:
     log = tmp_path / "sleeper.log"
     with log.open("wb") as file:
