@@ -31,16 +31,24 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m service", description=__doc__)
     commands = parser.add_subparsers(dest="command")
     commands.add_parser("serve", help="migrate the database, then serve the API (the default)")
-    keys = commands.add_parser("bootstrap", help="make a tenant, its key and an operator's key, once")
+    keys = commands.add_parser(
+        "bootstrap", help="make a tenant, its key, an operator's and one for engines, once"
+    )
     keys.add_argument("--tenant", default="default", metavar="NAME")
     keys.add_argument(
         "--out", type=Path, metavar="FILE", help="keep them in FILE, readable by its owner only"
+    )
+    keys.add_argument(
+        "--engine-key",
+        type=Path,
+        metavar="FILE",
+        help="and the one for engines in FILE, for their --key-file",
     )
     chosen = parser.parse_args(arguments)
     try:
         settings = read_settings()
         if chosen.command == "bootstrap":
-            bootstrap(settings, TenantId(chosen.tenant), chosen.out)
+            bootstrap(settings, TenantId(chosen.tenant), chosen.out, chosen.engine_key)
         else:
             serve(settings)
     except EverturnError as error:
@@ -66,7 +74,7 @@ def serve(settings: Settings) -> None:
         doorbell.close()
 
 
-def bootstrap(settings: Settings, tenant: TenantId, out: Path | None) -> None:
+def bootstrap(settings: Settings, tenant: TenantId, out: Path | None, engine_key: Path | None) -> None:
     url = settings.database_url.get_secret_value()
     upgrade(url)
     kept = _kept(out) if out is not None else None
@@ -78,11 +86,14 @@ def bootstrap(settings: Settings, tenant: TenantId, out: Path | None) -> None:
             )
     finally:
         engine.dispose()
-    document = json.dumps({"tenant_key": made.tenant, "operator_key": made.operator}, indent=2) + "\n"
+    told = {"tenant_key": made.tenant, "operator_key": made.operator, "engine_key": made.engine}
+    document = json.dumps(told, indent=2) + "\n"
     if out is None:
         sys.stdout.write(document)
     elif made != kept:
         _keep(out, document)
+    if engine_key is not None:
+        _keep(engine_key, made.engine)
 
 
 def new_secret() -> str:
@@ -107,7 +118,9 @@ def _listen(host: str, port: int) -> socket.socket:
 def _kept(path: Path) -> Secrets | None:
     try:
         document = json.loads(path.read_text("utf-8"))
-        return Secrets(tenant=document["tenant_key"], operator=document["operator_key"])
+        # One of before engines had a key of their own holds none.
+        engine = document.get("engine_key", "")
+        return Secrets(tenant=document["tenant_key"], operator=document["operator_key"], engine=engine)
     except FileNotFoundError:
         return None
     except (ValueError, KeyError, TypeError) as error:

@@ -1,7 +1,7 @@
 """Revisions, aliases, engines and keys: what moves the fleet, one function for each transaction."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from ipaddress import ip_address, ip_network
 from re import fullmatch
@@ -47,6 +47,8 @@ class NewEngine:
 class Secrets:
     tenant: str
     operator: str
+    engine: str
+    """Of scope `engine`: what an engine's machine needs, and opens nothing else. Empty: not made yet."""
 
 
 def register_revision(conn: Connection, descriptor: Descriptor, *, label: str | None) -> RevisionDigest:
@@ -325,13 +327,18 @@ def bootstrap(
     new_secret: Callable[[], str],
     now: datetime,
 ) -> Secrets:
-    """A tenant, its key and an operator's key. Those of an earlier call are kept while they are still good."""
+    """A tenant, its key, an operator's and one for engines. Those of an earlier call are kept while they are still good."""
     if kept is not None and _good(conn, tenant, kept):
-        return kept
-    keys.create_tenant(conn, tenant)
-    secrets = Secrets(tenant=new_secret(), operator=new_secret())
-    keys.create_key(conn, tenant=tenant, scope=keys.Scope.TENANT, secret=secrets.tenant, now=now)
-    keys.create_key(conn, tenant=None, scope=keys.Scope.OPERATOR, secret=secrets.operator, now=now)
+        secrets = kept
+    else:
+        keys.create_tenant(conn, tenant)
+        secrets = Secrets(tenant=new_secret(), operator=new_secret(), engine="")
+        keys.create_key(conn, tenant=tenant, scope=keys.Scope.TENANT, secret=secrets.tenant, now=now)
+        keys.create_key(conn, tenant=None, scope=keys.Scope.OPERATOR, secret=secrets.operator, now=now)
+    engine = keys.authenticate(conn, secrets.engine)
+    if engine is None or engine.scope is not keys.Scope.ENGINE:
+        secrets = replace(secrets, engine=new_secret())
+        keys.create_key(conn, tenant=None, scope=keys.Scope.ENGINE, secret=secrets.engine, now=now)
     return secrets
 
 

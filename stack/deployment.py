@@ -113,7 +113,7 @@ class Deployment:
         require_free_port(spec.port, setting=f"the port of engine {spec.name}")
         arguments = [
             *("--model", str(spec.model), "--served-model-name", spec.served_name, "--port", str(spec.port)),
-            *("--api", self.url, "--key-file", str(self._operator_key_file())),
+            *("--api", self.url, "--key-file", str(self._engine_key_file)),
             *("--store", str(self.kv), "--run-dir", str(self.data / "run" / spec.name)),
             *("--zygote", str(self.zygote), "--cores", spec.cores, "--", *spec.options),
         ]
@@ -177,6 +177,7 @@ class Deployment:
             api = self._child("API", ["-m", "service"])
             api.wait_ready(self._answers, timeout_s=API_START_S)
             self._bootstrap()
+            self._write_operator_key()
         with self._progress.step("the Celery worker starts"):
             self.restart_worker()
         budget = self._environment.get("EVERTURN_KV_BUDGET_GIB", KV_BUDGET_GIB)
@@ -188,7 +189,10 @@ class Deployment:
     def _bootstrap(self) -> None:
         program = self._program(
             "bootstrap",
-            ["-m", "service", "bootstrap", "--tenant", "default", "--out", str(self.data / "keys.json")],
+            [
+                *("-m", "service", "bootstrap", "--tenant", "default"),
+                *("--out", str(self.data / "keys.json"), "--engine-key", str(self._engine_key_file)),
+            ],
         )
         child = Child.start(program)
         try:
@@ -197,11 +201,14 @@ class Deployment:
             if child.stop() != 0:
                 raise StackError(f"making the first keys failed: {child.log_tail().strip().splitlines()[-1]}")
 
-    def _operator_key_file(self) -> Path:
+    @property
+    def _engine_key_file(self) -> Path:
+        return self.data / "run" / "engine.key"
+
+    def _write_operator_key(self) -> None:
         path = self.data / "run" / "operator.key"
         path.touch(mode=0o600)
         path.write_text(self.keys.operator_key)
-        return path
 
     def _child(self, name: str, arguments: Sequence[str], *, stop_s: float = 15.0) -> Child:
         child = Child.start(self._program(name, arguments, stop_s=stop_s))

@@ -118,7 +118,8 @@ class EngineOptions:
             raise InvalidInput("--address is missing: say where the service reaches the engine.", "--address")
         if not self.key_file.is_file():
             raise InvalidInput(
-                f"--key-file '{self.key_file}' is missing: write the operator key into it.", "--key-file"
+                f"--key-file '{self.key_file}' is missing: write a key of scope engine into it (everturn keys create engine).",
+                "--key-file",
             )
         if self.contracts is not None and not self.contracts.is_dir():
             raise InvalidInput(
@@ -160,7 +161,9 @@ def _parser() -> argparse.ArgumentParser:
     add("--address", help="where the service reaches the engine (default: http://HOST:PORT)")
     add("--role", choices=[r.value for r in EngineRole], default=EngineRole.BOTH.value)
     add("--api", required=True, help="address of the Everturn API")
-    add("--key-file", type=Path, required=True, help="file with the operator key; read again at each use")
+    add(
+        "--key-file", type=Path, required=True, help="file with a key of scope engine; read again at each use"
+    )
     add("--store", required=True, help=HELP)
     add(
         "--run-dir",

@@ -2,6 +2,7 @@
 
 import asyncio
 import http.client
+import json
 import os
 import signal
 import socket
@@ -18,7 +19,8 @@ import openai
 import pytest
 
 from service.__main__ import _listen, main
-from tests.api.stack import eventually
+from tests.api.stack import Stack, eventually
+from tests.api.test_admin import engine_body
 
 
 def run(environment: dict[str, str], *arguments: str) -> subprocess.CompletedProcess[str]:
@@ -123,6 +125,42 @@ def test_bootstrap_keeps_its_keys_for_their_owner_only_and_makes_them_once(
     assert stat.S_IMODE(kept.stat().st_mode) == 0o600
     assert main(["bootstrap", "--tenant", "acme", "--out", str(kept)]) == 0
     assert kept.read_text() == first
+
+
+def test_bootstrap_makes_a_key_for_engines_that_moves_no_alias(stack: Stack) -> None:
+    """Given in a file of its own, for the machines that engines run on."""
+    body = {"revision": "rev_" + "0" * 64}
+    engines = stack.client(stack.secrets.engine)
+    assert engines.put("/admin/aliases/production", json=body).status_code == 403
+    assert engines.post("/admin/engines", json=engine_body()).status_code == 201
+
+
+def test_bootstrap_writes_the_key_for_engines_alone_where_they_read_it(
+    empty_database: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("EVERTURN_DATABASE_URL", empty_database)
+    kept, for_engines = tmp_path / "keys.json", tmp_path / "engine.key"
+    assert main(["bootstrap", "--out", str(kept), "--engine-key", str(for_engines)]) == 0
+    first = for_engines.read_text()
+    assert first == json.loads(kept.read_text())["engine_key"]
+    assert stat.S_IMODE(for_engines.stat().st_mode) == 0o600
+    for_engines.unlink()
+    assert main(["bootstrap", "--out", str(kept), "--engine-key", str(for_engines)]) == 0
+    assert for_engines.read_text() == first
+
+
+def test_bootstrap_adds_the_key_for_engines_to_keys_that_were_made_without(
+    empty_database: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("EVERTURN_DATABASE_URL", empty_database)
+    kept = tmp_path / "keys.json"
+    assert main(["bootstrap", "--out", str(kept)]) == 0
+    first = json.loads(kept.read_text())
+    kept.write_text(json.dumps({name: first[name] for name in ("tenant_key", "operator_key")}))
+    assert main(["bootstrap", "--out", str(kept)]) == 0
+    second = json.loads(kept.read_text())
+    assert second | {"engine_key": ""} == first | {"engine_key": ""}
+    assert second["engine_key"] not in ("", first["engine_key"])
 
 
 def test_bootstrap_makes_new_keys_for_a_new_database(

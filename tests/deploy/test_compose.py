@@ -9,6 +9,7 @@ import pytest
 import yaml
 from jsonschema import Draft7Validator, ValidationError
 
+from service import __main__ as entry
 from workers import kv_collector
 from workers.engine_options import EngineOptions
 from workers.kv_connector.store_address import full_address
@@ -65,6 +66,31 @@ def test_the_launcher_takes_each_engines_arguments(engine: str) -> None:
 def test_both_engines_serve_the_same_path_under_the_same_name() -> None:
     v12, v13 = (compose()["services"][name]["command"] for name in ENGINES[:2])
     assert [a for a in v12 if "v12" not in a] == [a for a in v13 if "v13" not in a]
+
+
+def mounts(service: str) -> dict[str, str]:
+    """Volume by the folder that it is mounted at."""
+    named = (volume.split(":") for volume in map(with_defaults, compose()["services"][service]["volumes"]))
+    return {folder: volume for volume, folder, *_ in named}
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_engines_speak_with_a_key_of_their_own_and_can_read_no_other(engine: str) -> None:
+    made = command("keys")
+    key_file, all_keys = Path(after("--engine-key", made)), Path(after("--out", made))
+    assert after("--key-file", command(engine)) == str(key_file)
+    assert mounts(engine)[str(key_file.parent)] == mounts("keys")[str(key_file.parent)]
+    assert mounts("keys")[str(all_keys.parent)] not in mounts(engine).values()
+
+
+def test_bootstrap_takes_its_arguments(monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[tuple[Any, ...]] = []
+    monkeypatch.setattr(entry, "bootstrap", lambda *given: made.append(given))
+    monkeypatch.setenv("EVERTURN_DATABASE_URL", "postgresql://everturn@postgres/everturn")
+    python, module, name, *arguments = command("keys")
+    assert (python, module, name) == ("python", "-m", "service")
+    assert entry.main(arguments) == 0
+    assert len(made) == 1
 
 
 def test_the_broker_is_valkey_unless_another_is_named() -> None:

@@ -37,7 +37,7 @@ def launched(tmp_path: Path, api: FakeApi) -> Iterator[Launched]:
         (folder / "__init__.py").touch()
     (package / "api_server.py").write_text(FAKE_VLLM.read_text())
     write_checkpoint(tmp_path / "model")
-    (tmp_path / "key").write_text("operator-key\n")
+    (tmp_path / "key").write_text("engine-key\n")
     launched = Launched(folder=tmp_path, port=find_free_port(), api_url=api.url)
     yield launched
     if launched.process is not None:

@@ -15,7 +15,7 @@ from workers.vllm_command import vllm_command, with_private_adapters
 
 
 def options(folder: Path, *more: str) -> EngineOptions:
-    key = folder / "operator.key"
+    key = folder / "engine.key"
     key.write_text("key")
     given = {
         "--model": str(folder),

@@ -37,11 +37,11 @@ def told(api: FakeApi) -> list[str]:
     return [call.query for call in api.calls if call.path.endswith("/heartbeat")]
 
 
-def test_a_measured_engine_is_registered_with_the_operator_key(launched: Launched, api: FakeApi) -> None:
+def test_a_measured_engine_is_registered_with_its_key(launched: Launched, api: FakeApi) -> None:
     serve(launched, api)
     call = api.calls[0]
     (boot,) = api.known
-    assert call.key == "Bearer operator-key"
+    assert call.key == "Bearer engine-key"
     assert call.body == {
         "boot": boot,
         "address": f"http://127.0.0.1:{launched.port}",

@@ -113,7 +113,7 @@ class Scene:
 
 
 def test_an_engine_that_ends_goes_by_force_whoever_is_pinned_to_it(tmp_path: Path) -> None:
-    (tmp_path / "key").write_text("operator-key")
+    (tmp_path / "key").write_text("engine-key")
     asked: list[str] = []
 
     def answer(request: httpx.Request) -> httpx.Response:
@@ -132,7 +132,7 @@ def test_an_engine_that_ends_goes_by_force_whoever_is_pinned_to_it(tmp_path: Pat
 
 @pytest.fixture
 def scene(tmp_path: Path) -> Iterator[Callable[..., Scene]]:
-    (tmp_path / "key").write_text("operator-key")
+    (tmp_path / "key").write_text("engine-key")
     api = Api()
     http = httpx.Client(transport=httpx.MockTransport(api))
     client = FleetClient(http=http, api="http://api", key_file=tmp_path / "key")
