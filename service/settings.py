@@ -22,12 +22,13 @@ class Settings(BaseSettings):
     host: str = "127.0.0.1"
     port: int = Field(default=8000, ge=1, le=65535)
     default_alias: str = "production"
-    default_max_output_tokens: int = Field(default=512, ge=1)
+    default_max_output_tokens: int | None = Field(default=None, ge=1)
+    """Of an answer whose request names no limit; None for as many as the model's context has room for."""
     engine_hosts: tuple[str, ...] = ("127.0.0.1", "::1", "localhost")
     """Names, addresses and networks (10.1.0.0/16) that an engine may be registered at: the service sends conversations there."""
     engine_lease_s: float = Field(default=10, gt=0)
     canary_required: bool = False
-    """Whether an engine may only register with an answer to the canary."""
+    """Whether an engine may only register with an answer to the canary. Off for launchers of before there was one; set in what is shipped."""
     engine_silence_s: float = Field(default=120, gt=0)
     """Longest time without a byte from an engine before an attempt is given up."""
     turn_lease_s: float = Field(default=8, gt=0)

@@ -29,6 +29,8 @@ ENGINE_START_S = 300.0
 ENGINE_DRAIN_S = 45.0
 WORKER_STOP_S = 25.0
 KV_BUDGET_GIB = "20"
+CHOSEN_HERE = {"EVERTURN_CANARY_REQUIRED": "true"}
+"""Settings of the service that are not its defaults; the environment has the last word."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -219,7 +221,7 @@ class Deployment:
         return Program(
             name=name,
             argv=[sys.executable, *arguments],
-            env={**self._environment, **self.settings()},
+            env={**CHOSEN_HERE, **self._environment, **self.settings()},
             cwd=Path(__file__).resolve().parent.parent,
             log=self.logs / f"{name.lower().replace(' ', '-')}.log",
             stop=((Signals.SIGTERM, stop_s),),

@@ -145,6 +145,11 @@ def test_the_service_may_reach_only_these_engines(service: str) -> None:
     assert hosts == ["engine-v12", "engine-v13"]
 
 
+def test_engines_must_answer_the_canary() -> None:
+    assert with_defaults(compose()["services"]["api"]["environment"]["EVERTURN_CANARY_REQUIRED"]) == "true"
+    assert "--canary" not in command("engine-v12")
+
+
 @pytest.mark.parametrize("name", ["service", "engine-gpu", "engine-cpu"])
 def test_every_dockerfile_copies_only_what_exists(name: str) -> None:
     lines = (ROOT / "deploy" / f"{name}.Dockerfile").read_text().splitlines()
