@@ -18,6 +18,8 @@ KEPT_SHARE = 0.75
 """Of the context, at most, that a window holds after its oldest items were left out: so that the next turns extend it."""
 ANSWER_SHARE = 0.5
 """Of the context, at most, that is kept free for an answer however long it may be."""
+UNLIMITED_SHARE = 0.125
+"""Of the context that is kept free for an answer without a limit: less than what cutting frees, so that the next turns are not cut too."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,7 +79,10 @@ def _whole(rendered: Rendered) -> Prompt:
 
 
 def _room(context: int, started: TurnStarted) -> int:
-    return context - min(started.sampling.max_output_tokens, int(context * ANSWER_SHARE))
+    most = started.sampling.max_output_tokens
+    if most is None:
+        return context - int(context * UNLIMITED_SHARE)
+    return context - min(most, int(context * ANSWER_SHARE))
 
 
 async def _fitting(
@@ -98,7 +103,7 @@ async def _fitting(
     if len(shortest.token_ids) > _room(context, started):
         raise InvalidInput(
             f"This turn's input is {len(shortest.token_ids)} tokens long without anything before it; of the model's "
-            f"{context}, an answer of 'max_output_tokens' leaves {_room(context, started)}.",
+            f"{context}, {_room(context, started)} are left beside its answer; 'max_output_tokens' sets how long that may be.",
             "input",
             "context_length_exceeded",
         )

@@ -74,7 +74,8 @@ class KvSource(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sampling:
-    max_output_tokens: int
+    max_output_tokens: int | None
+    """None for as many as the model's context has room for."""
     temperature: float
     top_p: float
     top_logprobs: int | None = None

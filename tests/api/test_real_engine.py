@@ -112,6 +112,13 @@ def test_a_chat_completion_says_what_a_response_says(real_stack: Stack, v12_engi
     assert answer.usage.prompt_tokens == response["usage"]["input_tokens"]
 
 
+def test_an_answer_without_a_limit_is_taken_and_ends_by_itself(real_stack: Stack) -> None:
+    """vLLM takes a `max_tokens` of null for what its context has room for."""
+    answer = real_stack.ask("What is the capital of France? Say only its name.", temperature=0)
+    assert (answer["status"], answer["max_output_tokens"]) == ("completed", None)
+    assert answer["usage"]["output_tokens"] > 0
+
+
 def test_a_fork_answers_from_its_parents_kv_what_it_would_answer_without_any(
     real_stack: Stack, second_v12_engine: RealEngine
 ) -> None:

@@ -92,10 +92,22 @@ def test_a_count_of_tokens_is_of_the_prompt_that_was_cut(stack: Stack) -> None:
     conversation = grown(stack, engine, turns=3)
     body = {"conversation": conversation, "input": "z" * 40, "truncation": "auto"}
     counted = stack.http.post("/v1/responses/input_tokens", json=body).json()
-    assert (
-        ask(stack, "z" * 40, conversation, max_output_tokens=60).json()["usage"]["input_tokens"]
-        == (counted["input_tokens"])
-    )
+    answer = ask(stack, "z" * 40, conversation, max_output_tokens=None).json()
+    assert "left out" in answer["kv"]["reason"]
+    assert answer["usage"]["input_tokens"] == counted["input_tokens"]
+
+
+def test_an_eighth_of_the_context_is_kept_for_an_answer_without_a_limit(stack: Stack) -> None:
+    engine = stack.start_engine("a", alias=True)
+    first = stack.ask("0" * 20)
+    body = {"input": "1" * 30, "previous_response_id": first["id"]}
+    whole = stack.http.post("/v1/responses/input_tokens", json=body).json()["input_tokens"]
+    enough = next(context for context in range(whole, 2 * whole) if context - context // 8 >= whole)
+    for context, cut in ((enough, False), (enough - 1, True)):
+        engine.faults.max_model_len = context
+        answer = ask(stack, "1" * 30, None, previous_response_id=first["id"], max_output_tokens=None).json()
+        assert ("left out" in answer["kv"]["reason"]) is cut
+        assert (answer["usage"]["input_tokens"] < whole) is cut
 
 
 @pytest.mark.parametrize("value", ["always", 1, {"type": "auto"}])

@@ -252,6 +252,28 @@ def test_the_length_limit_makes_a_response_incomplete(stack: Stack) -> None:
     assert answer["output"][0]["status"] == "incomplete"
 
 
+def test_without_a_limit_an_answer_ends_where_the_context_does(stack: Stack) -> None:
+    engine = stack.start_engine("a", alias=True)
+    whole = stack.ask("one")
+    assert (whole["status"], whole["max_output_tokens"]) == ("completed", None)
+    assert engine.requests[-1]["sampling_params"]["max_tokens"] is None
+    engine.faults.max_model_len = len(engine.prompts[-1]) + 3
+    cut = stack.ask("one")
+    assert (cut["status"], cut["usage"]["output_tokens"]) == ("incomplete", 3)
+    assert cut["incomplete_details"] == {"reason": "max_output_tokens"}
+
+
+def test_an_operators_limit_holds_where_a_request_names_none_and_is_told(database: str) -> None:
+    with running_stack(database, default_max_output_tokens=2) as stack:
+        stack.start_engine("a", alias=True)
+        cut, named = stack.ask("one"), stack.ask("one", max_output_tokens=3)
+        body = {"model": "production", "messages": [{"role": "user", "content": "one"}]}
+        chat = stack.http.post("/v1/chat/completions", json=body).json()
+    assert (cut["status"], cut["max_output_tokens"], cut["usage"]["output_tokens"]) == ("incomplete", 2, 2)
+    assert (named["max_output_tokens"], named["usage"]["output_tokens"]) == (3, 3)
+    assert (chat["choices"][0]["finish_reason"], chat["usage"]["completion_tokens"]) == ("length", 2)
+
+
 def test_after_an_answer_cut_off_by_length_the_engine_closes_it_in_the_delta(stack: Stack) -> None:
     engine = stack.start_engine("a", alias=True)
     conversation = stack.conversation()

@@ -43,6 +43,13 @@ def test_a_request_names_the_engine_that_it_is_meant_for() -> None:
     assert KvRequest.from_params(body["kv_transfer_params"]) == SPEC.kv
 
 
+def test_without_a_limit_the_engine_goes_on_to_the_end_of_its_context() -> None:
+    """By what vLLM does with a `max_tokens` of null; without the name it would take its own default."""
+    free = replace(SPEC, sampling=replace(SPEC.sampling, max_output_tokens=None))
+    _, body = protocol.build_generate(free, stream=True)
+    assert body["sampling_params"]["max_tokens"] is None
+
+
 def test_sampling_is_sent_whole_and_logprobs_only_when_asked_for() -> None:
     _, body = protocol.build_generate(SPEC, stream=False)
     sampling = body["sampling_params"]

@@ -295,7 +295,8 @@ class SimulatedEngine:
             self._publishing.add(kv.attempt)
         if self.faults.corrupt and kv.offer is not None and not self.faults.corrupt_in_stream:
             return JSONResponse({"error": {"message": "KV load failure"}}, status_code=500)
-        most, asked = body["sampling_params"]["max_tokens"], body["sampling_params"].get("logprobs")
+        room, asked = self.faults.max_model_len - len(prompt), body["sampling_params"].get("logprobs")
+        most = min(body["sampling_params"]["max_tokens"] or room, room)
         if body["stream"]:
             telling = ToldText(body[TOLD_KEY]) if TOLD_KEY in body and not self.faults.tells_nothing else None
             words = self._watched(kv.attempt, self._stream(own, kv, prompt, states, most, asked, telling))

@@ -73,6 +73,13 @@ def test_a_number_that_is_not_finite_is_refused(number: float) -> None:
         to_json_text(encode(replace(histories.started(), sampling=sampling)).payload)
 
 
+def test_an_answer_without_a_limit_is_stored_in_a_schema_that_the_version_before_reads() -> None:
+    free = replace(histories.started(), sampling=Sampling(max_output_tokens=None, temperature=1.0, top_p=1.0))
+    row = stored(encode(free))
+    assert (row.schema_number, row.payload["sampling"]["max_output_tokens"]) == (6, None)
+    assert decode(row) == free
+
+
 def test_an_unknown_name_is_refused_by_name() -> None:
     with pytest.raises(Internal, match=r"'turn\.dreamt' schema 1, .* no such event"):
         decode(EventRow(type="turn.dreamt", schema_number=1, payload={}))
