@@ -24,6 +24,7 @@ from service.domain.rollout_events import RolloutId, RolloutState
 from service.store import artifacts, fleet, heads, rebuilds, rollout_facts, rollouts
 from service.store.rollout_facts import Candidate, Lately, Warmth
 from service.store.rollouts import Standing
+from service.store.waiting import waiting_lines
 
 IN_FLIGHT = 8
 """Rebuilds of a rollout that are asked for at once, for each engine that can: more would only wait, and be superseded in vain."""
@@ -43,6 +44,8 @@ class Progress:
     warmth: Warmth
     facts: Facts
     lately: Lately
+    turns_waiting: int
+    """Of its alias: they have no attempt yet."""
 
 
 def advance(
@@ -80,6 +83,7 @@ def progress(conn: Connection, rollout: RolloutId, now: datetime) -> Progress:
         warmth=rollout_facts.warmth(conn, rollout),
         facts=look(conn, standing, now),
         lately=_lately(conn, standing, now),
+        turns_waiting=len(waiting_lines(conn).get(standing.rollout.alias, ())),
     )
 
 

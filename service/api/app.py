@@ -36,6 +36,7 @@ from service.api.rate_limit import RateLimiter
 from service.api.request_id import RequestId
 from service.api.turn_job import Tools, unheard
 from service.api.turn_runner import TurnRunner
+from service.api.waiting_line import WaitingLine
 from service.api.wiring import Service
 from service.domain.errors import EverturnError
 from service.domain.events import TurnId
@@ -116,6 +117,7 @@ def create_app(
                 database=database,
                 http=http,
                 runner=runner,
+                line=WaitingLine(database),
                 rates=RateLimiter(settings.requests_per_minute),
                 metrics=metrics,
                 owner=owner,

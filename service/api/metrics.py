@@ -1,6 +1,6 @@
 """What an operator counts; one registry for each application, none for the process."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sized
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
@@ -104,6 +104,12 @@ class Metrics:
             ["kind", "state"],
             registry=self.registry,
         )
+        self.turns_waiting = Gauge(
+            "everturn_turns_waiting",
+            "Turns without an attempt: they wait for an engine of the alias, or in the background for a worker.",
+            ["alias"],
+            registry=self.registry,
+        )
         self.turns_recovered = Gauge(
             "everturn_turns_recovered",
             "Turns that were taken from a process that went silent or was stopped, ever.",
@@ -118,6 +124,12 @@ class Metrics:
             self.turns_queued.labels(*labels).set(depth)
             self.oldest_turn_s.labels(*labels).set(oldest_s)
         self.turns_recovered.set(recovered)
+
+    def show_waiting(self, lines: Mapping[str, Sized]) -> None:
+        """By alias, of which each is among them; as `show_queues`."""
+        self.turns_waiting.clear()
+        for alias, line in lines.items():
+            self.turns_waiting.labels(alias).set(len(line))
 
     def show_queues(
         self,

@@ -15,8 +15,10 @@ from starlette.responses import JSONResponse, Response
 
 from service.api.database import ALL_TENANTS
 from service.api.wiring import ServiceOf
+from service.domain.events import TurnId
 from service.domain.plan import EngineState
 from service.store import fleet, rebuild_totals, rollout_facts, rollouts, turn_queue
+from service.store.waiting import waiting_lines
 
 log = getLogger(__name__)
 router = APIRouter()
@@ -48,10 +50,11 @@ async def readyz(service: ServiceOf) -> Response:
 async def metrics(service: ServiceOf) -> Response:
     """Without a database, what this process has counted by itself."""
     try:
-        depths, percents, waiting, recovered, ended, tokens_per_s = await service.database.run(
+        depths, percents, lines, queued, recovered, ended, tokens_per_s = await service.database.run(
             lambda conn: (
                 rollout_facts.queue_depths(conn),
                 rollouts.percents(conn),
+                _lines(conn),
                 turn_queue.depths(conn),
                 turn_queue.recovered(conn),
                 rebuild_totals.count_on(conn, service.metrics.ended),
@@ -64,9 +67,15 @@ async def metrics(service: ServiceOf) -> Response:
         log.warning("queues and rollouts cannot be counted now: %s", error)
     else:
         service.metrics.show_queues(depths, percents)
-        service.metrics.show_turns(waiting, recovered)
+        service.metrics.show_waiting(lines)
+        service.metrics.show_turns(queued, recovered)
         service.metrics.show_rebuilds(ended, tokens_per_s)
     return Response(service.metrics.exposition(), media_type=CONTENT_TYPE_LATEST)
+
+
+def _lines(conn: Connection) -> dict[str, list[TurnId]]:
+    """As `waiting_lines`, and of the aliases that nobody waits for an empty one: a graph needs its zeros."""
+    return {alias.name: [] for alias in fleet.list_aliases(conn)} | waiting_lines(conn)
 
 
 def _ready_engines(conn: Connection) -> dict[str, Any]:

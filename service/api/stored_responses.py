@@ -9,6 +9,7 @@ from starlette.responses import JSONResponse, Response
 from service.api.paging import Limit, check_include, page_of
 from service.api.response_object import list_object, response_object
 from service.api.responses import load, stream_of
+from service.api.why_waiting import why_waiting
 from service.api.wiring import ServiceOf, TenantOf
 from service.conversation_flow import find_input
 from service.domain.errors import InvalidInput
@@ -27,7 +28,9 @@ async def read(response_id: str, request: Request, service: ServiceOf, tenant: T
     turn = TurnId(response_id)
     stored = await load(service, tenant.id, turn)
     if not _flag(request, "stream"):
-        return JSONResponse(response_object(stored))
+        shown = response_object(stored)
+        shown["kv"]["reason"] = await why_waiting(service, tenant.id, stored) or shown["kv"]["reason"]
+        return JSONResponse(shown)
     return await stream_of(service, tenant.id, turn, service.runner.watch(tenant.id, turn), after=after)
 
 

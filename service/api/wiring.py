@@ -14,6 +14,7 @@ from service.api.metrics import Metrics
 from service.api.query import Names, check_query
 from service.api.rate_limit import RateLimiter
 from service.api.turn_runner import TurnRunner
+from service.api.waiting_line import WaitingLine
 from service.domain.errors import Forbidden, Unauthenticated
 from service.domain.events import OnUpgrade, TenantId
 from service.domain.limits import Limits
@@ -29,6 +30,8 @@ class Service:
     http: EngineHttp
     """To the engines."""
     runner: TurnRunner
+    line: WaitingLine
+    """For those who read a turn that waits, here or in another process."""
     rates: RateLimiter
     metrics: Metrics
     owner: str

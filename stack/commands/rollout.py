@@ -187,6 +187,8 @@ def line(found: Mapping[str, Any]) -> str:
         parts.append(f"for {found['age_s']:.0f} s")
     if found.get("eta_s") is not None:
         parts.append(f"about {found['eta_s']:.0f} s left")
+    if turns := found.get("turns_waiting"):
+        parts.append(f"{turns} turn{'s wait' if turns > 1 else ' waits'} for an engine")
     if found["state"] in ("paused", *ENDED_BADLY, "done") and found["reason"]:
         parts.append(found["reason"])
     elif found["waiting"]:
@@ -197,7 +199,8 @@ def line(found: Mapping[str, Any]) -> str:
 def _steady(found: Mapping[str, Any]) -> str:
     """A line without what changes by the second."""
     waits = {"waiting": None} if found["state"] == "shifting" else {}
-    return line({**found, "age_s": None, "eta_s": None, **waits})
+    some = min(1, found.get("turns_waiting", 0))
+    return line({**found, "age_s": None, "eta_s": None, "turns_waiting": some, **waits})
 
 
 def _asked(given: argparse.Namespace, call: Callable[[FleetClient], Any]) -> Any:

@@ -4,6 +4,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
+from tests.api.rolling import look, start
 from tests.api.stack import Stack, eventually, running_stack
 
 PLACES_KNOWN_S = 4.0
@@ -40,6 +41,66 @@ def test_a_turn_that_waits_is_told_its_place_in_the_line(stack: Stack) -> None:
     assert "0 turns are before it" in said[0]
     assert "1 turn is before it" in said[1]
     assert "2 turns are before it" in said[2]
+
+
+def test_who_reads_a_turn_that_waits_is_told_why_and_its_place(stack: Stack) -> None:
+    engine = stack.start_engine("a", alias=True)
+    stack.retire(engine)
+    conversations = [stack.conversation() for _ in range(2)]
+    with ThreadPoolExecutor(len(conversations)) as pool, stack.second_server() as other:
+        asked = []
+        for conversation in conversations:
+            asked.append(pool.submit(stack.post, input="hello", conversation=conversation))
+            eventually(partial(open_turn, stack, conversation))
+        reasons = [why(stack, other, chat) for chat in conversations]
+        stack.start_engine("a", alias=True)
+        answers = [answer.result().json() for answer in asked]
+    for place, reason in ((0, reasons[0]), (1, reasons[1])):
+        assert f"no ready engine serves {engine.revision}" in reason
+        assert f". {place} turn" in reason
+    for answer in answers:
+        assert "no ready engine" not in answer["kv"]["reason"]
+
+
+def test_a_turn_in_the_background_says_that_it_waits_for_a_worker(stack: Stack) -> None:
+    stack.start_engine("a", alias=True)
+    stack.turn_bell.unheard = True
+    turn = stack.post(input="hello", background=True).json()["id"]
+    reason = stack.http.get(f"/v1/responses/{turn}").json()["kv"]["reason"]
+    assert reason == "It waits for a worker. 0 turns wait before it."
+
+
+def why(stack: Stack, server: str, conversation: str) -> str:
+    open_turn = stack.state(conversation).open_turn
+    assert open_turn is not None
+    read = stack.http.get(f"{server}/v1/responses/{open_turn.id}").json()
+    assert read.get("status") == "in_progress", read
+    return str(read["kv"]["reason"])
+
+
+def test_an_operator_sees_how_many_turns_wait(stack: Stack) -> None:
+    old, new = stack.start_engine("a", alias=True), stack.start_engine("b")
+    rollout = start(stack, new.revision)
+    for engine in (old, new):
+        stack.retire(engine)
+    assert look(stack, rollout)["turns_waiting"] == 0
+    assert waiting_gauge(stack) == 0
+    conversations = [stack.conversation() for _ in range(3)]
+    with ThreadPoolExecutor(len(conversations)) as pool:
+        asked = [pool.submit(stack.post, input="hello", conversation=chat) for chat in conversations]
+        eventually(lambda: look(stack, rollout)["turns_waiting"] == 3)
+        assert waiting_gauge(stack) == 3
+        stack.start_engine("a")
+        for answer in asked:
+            answer.result()
+    assert look(stack, rollout)["turns_waiting"] == 0
+    assert waiting_gauge(stack) == 0
+
+
+def waiting_gauge(stack: Stack) -> float:
+    lines = stack.http.get("/metrics").text.splitlines()
+    [shown] = [line for line in lines if line.startswith('everturn_turns_waiting{alias="production"}')]
+    return float(shown.split()[-1])
 
 
 def test_a_line_that_is_full_takes_no_more_turns_and_says_so(database: str) -> None:

@@ -141,6 +141,8 @@ class ListedRollout(Shape):
 class RolloutProgress(ListedRollout):
     warm: Warmth
     troubles: Troubles
+    turns_waiting: int
+    """Of the alias: they have no attempt yet."""
     age_s: float | None
     eta_s: float | None
 

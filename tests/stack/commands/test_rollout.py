@@ -118,6 +118,13 @@ def test_a_line_says_where_it_stands_how_long_and_what_it_waits_for() -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("turns", "said"), [(0, ""), (1, "  1 turn waits for an engine"), (7, "  7 turns wait for an engine")]
+)
+def test_a_line_says_how_many_turns_wait(turns: int, said: str) -> None:
+    assert line(FOUND | {"turns_waiting": turns}) == line(FOUND).replace("  2 conv", f"{said}  2 conv")
+
+
 class Terminal(io.StringIO):
     def isatty(self) -> bool:
         return True
@@ -136,6 +143,13 @@ def test_a_log_gets_a_line_for_each_change_alone() -> None:
     out = io.StringIO()
     assert watch(looks({}, OLDER, OLDER, DONE), out, lambda _: None) == 0
     assert [one.split("  ")[1] for one in out.getvalue().splitlines()] == ["warming", "done"]
+
+
+def test_a_log_is_not_filled_by_the_number_of_turns_that_wait() -> None:
+    out = io.StringIO()
+    waiting = [{"turns_waiting": turns} for turns in (0, 3, 4, 0)]
+    watch(looks(*waiting, DONE), out, lambda _: None)
+    assert ["for an engine" in one for one in out.getvalue().splitlines()] == [False, True, False, False]
 
 
 def test_a_terminal_is_drawn_anew_and_keeps_a_line_for_each_state() -> None:
