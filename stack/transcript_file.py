@@ -1,14 +1,15 @@
-"""Transcripts as JSON lines: one conversation a line, `{"id"?, "metadata"?, "messages": […]}`, each as `transcript_entries` has them."""
+"""Transcripts as JSON lines: one conversation a line, `{"id"?, "metadata"?, "messages": […]}`, each as `transcript_messages` reads them."""
 
 import json
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
-from stack.transcript_entries import BadLine, Entry, entries
+from stack.transcript_entries import BadLine, Entry
+from stack.transcript_messages import read_messages
 
 MOST_METADATA = 16
 LONGEST_NAME = 64
@@ -23,6 +24,8 @@ class Transcript:
     """Of this conversation and no other, in this file or in another: by its id, or by all that is in its line."""
     metadata: dict[str, str]
     messages: tuple[Entry, ...]
+    left_out: Counter[str] = field(default_factory=Counter)
+    """Of how many of its messages each of these fields is."""
 
 
 def read_transcripts(path: Path) -> Iterator[Transcript | BadLine]:
@@ -67,7 +70,7 @@ def _transcript(number: int, document: dict[str, Any], seen: Counter[str]) -> Tr
     messages = document.get("messages")
     if not isinstance(messages, list) or not messages:
         raise BadLine("'messages' must be a list that is not empty")
-    told = entries(messages)
+    told, left_out = read_messages(messages)
     content = json.dumps(document, sort_keys=True)
     seen[content] += 1
     name = document.get("id")
@@ -78,6 +81,7 @@ def _transcript(number: int, document: dict[str, Any], seen: Counter[str]) -> Tr
         key="import-" + sha256(identity.encode("utf-8", "surrogatepass")).hexdigest(),
         metadata=_metadata(document.get("metadata")),
         messages=told,
+        left_out=left_out,
     )
 
 

@@ -4,8 +4,9 @@ import argparse
 import json
 import sys
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +34,7 @@ def add(commands: Commands) -> None:
         help="bring conversations in from JSON lines",
         description=__doc__,
         epilog='A line: {"id": "…", "metadata": {…}, "messages": [{"role": "user", "content": "…"}, …]}; id and '
-        "metadata may be left out, and messages may be function calls and their outputs. Nothing is imported while a line of the file is wrong. Printed is, for each line, "
+        "metadata may be left out, and messages may be function calls, their outputs and reasoning. Nothing is imported while a line of the file is wrong. Printed is, for each line, "
         "the conversation that it became. Stopped half way, it is run again.",
     )
     parser.add_argument("file", type=Path)
@@ -44,10 +45,9 @@ def add(commands: Commands) -> None:
 
 
 def _import(given: argparse.Namespace) -> int:
-    conversations, messages = _check(given.file)
-    told = f"{conversations} conversations, {messages} messages"
+    found = _check(given.file)
     if given.dry_run:
-        print(f"{given.file}: {told}; every line can be imported", file=sys.stderr)
+        print(f"{given.file}: {found}; every line can be imported", file=sys.stderr)
         return 0
     with tenant_api.client(given) as http:
         importer = Importer(http=http, alias=given.alias, sleep=time.sleep)
@@ -57,8 +57,8 @@ def _import(given: argparse.Namespace) -> int:
                 conversation = importer.bring(transcript)
             except StackError as error:
                 raise StackError(
-                    f"{given.file}:{transcript.line}: {error} ({done - 1} of {conversations} are imported; run it again "
-                    "to go on: none is made twice)"
+                    f"{given.file}:{transcript.line}: {error} ({done - 1} of {found.conversations} are imported; run it "
+                    "again to go on: none is made twice)"
                 ) from error
             print(
                 json.dumps({"line": transcript.line, "id": transcript.id, "conversation": conversation}),
@@ -66,28 +66,41 @@ def _import(given: argparse.Namespace) -> int:
             )
             if time.monotonic() - spoke > SAY_EVERY_S:
                 spoke = time.monotonic()
-                print(f"{done} of {conversations} conversations", file=sys.stderr)
-    print(f"imported {told}", file=sys.stderr)
+                print(f"{done} of {found.conversations} conversations", file=sys.stderr)
+    print(f"imported {found}", file=sys.stderr)
     return 0
 
 
-def _check(file: Path) -> tuple[int, int]:
-    """Returns conversations and messages.
+@dataclass(slots=True, kw_only=True)
+class Found:
+    """In a file whose every line can be imported."""
 
-    Raises:
-        StackError: lines that cannot be imported, the first of them each named.
+    conversations: int = 0
+    messages: int = 0
+    left_out: Counter[str] = field(default_factory=Counter)
+
+    def __str__(self) -> str:
+        told = f"{self.conversations} conversations, {self.messages} messages"
+        left_out = ", ".join(f"'{name}' of {count}" for name, count in sorted(self.left_out.items()))
+        return f"{told}, without {left_out}" if left_out else told
+
+
+def _check(file: Path) -> Found:
+    """Raises:
+    StackError: lines that cannot be imported, the first of them each named.
     """
-    conversations, messages, wrong = 0, 0, list[str]()
-    for found in read_transcripts(file):
-        if isinstance(found, BadLine):
-            wrong.append(str(found))
+    found, wrong = Found(), list[str]()
+    for line in read_transcripts(file):
+        if isinstance(line, BadLine):
+            wrong.append(str(line))
         else:
-            conversations += 1
-            messages += len(found.messages)
+            found.conversations += 1
+            found.messages += len(line.messages)
+            found.left_out.update(line.left_out)
     if wrong:
         more = [f"and {len(wrong) - SHOWN_ERRORS} more"] if len(wrong) > SHOWN_ERRORS else []
         raise StackError("nothing was imported\n" + "\n".join([*wrong[:SHOWN_ERRORS], *more]))
-    return conversations, messages
+    return found
 
 
 def _good(file: Path) -> Iterator[Transcript]:

@@ -7,12 +7,18 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+from openai._models import construct_type
+from openai.types.conversations import ConversationItem
 
+from stack.cli import main
 from stack.postgres import EmbeddedPostgres
+from stack.transcript_file import Transcript, read_transcripts
 from tests.api.stack import Stack, running_stack
 from tests.conftest import copied
+from tests.stack.test_transcript_messages import OPENAI_ITEMS, TALKED
 
 ROOT = Path(__file__).parents[2]
 QUICKSTART = (ROOT / "docs" / "quickstart.md").read_text()
@@ -77,6 +83,23 @@ def test_every_python_block_runs_after_those_before_it(stack: Stack, tmp_path: P
     assert done.returncode == 0, done.stderr
     [line] = (tmp_path / "transcripts.jsonl").read_text().splitlines()
     assert len(json.loads(line)["messages"]) == 6
+
+
+def test_its_way_out_of_openais_conversations_takes_all_that_they_have_into_a_file_that_is_imported(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The items as their client reads them; of a model that reasons, calls a tool, cites and refuses."""
+    [shown] = [block for block in blocks("python") if "def transcript" in block]
+    read = [construct_type(type_=ConversationItem, value=item) for item in OPENAI_ITEMS]
+    items = SimpleNamespace(list=lambda *_, **__: iter(read))
+    client = SimpleNamespace(conversations=SimpleNamespace(items=items))
+    monkeypatch.chdir(tmp_path)
+    exec(shown, {"client": client, "chat": SimpleNamespace(id="conv_68f1")})  # noqa: S102 ours
+    [line] = read_transcripts(tmp_path / "transcripts.jsonl")
+    assert isinstance(line, Transcript)
+    assert (line.id, line.messages) == ("conv_68f1", TALKED)
+    assert main(["import", "transcripts.jsonl", "--dry-run"]) == 0
+    assert "without 'annotations' of 1, 'encrypted_content' of 1, 'phase' of 3" in capsys.readouterr().err
 
 
 def test_the_transcripts_that_it_shows_are_imported_by_the_lines_that_it_shows(

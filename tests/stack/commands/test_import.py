@@ -9,10 +9,12 @@ import pytest
 
 from stack.cli import main
 from stack.commands.import_transcripts import Importer
-from stack.transcript_entries import Message
+from stack.transcript_entries import Message, is_same
 from stack.transcript_file import Transcript
 from tests.api.stack import Stack
+from tests.api.test_tools import CALL, WEATHER, output_of
 from tests.stack.commands.talking import api, fails, where
+from tests.stack.test_transcript_messages import OPENAI_ITEMS, TALKED
 
 __all__ = ["api"]
 
@@ -43,10 +45,16 @@ def bring(stack: Stack, file: str, folder: Path, capsys: pytest.CaptureFixture[s
     return [json.loads(line) for line in capsys.readouterr().out.splitlines()]
 
 
-def texts(stack: Stack, conversation: str) -> list[str]:
+def items_of(stack: Stack, conversation: str) -> list[dict[str, Any]]:
     path = f"/v1/conversations/{conversation}/items"
-    listed = stack.http.get(path, params={"order": "asc", "limit": "100"}).json()["data"]
-    return [item["content"][0]["text"] for item in listed]
+    listed: list[dict[str, Any]] = stack.http.get(path, params={"order": "asc", "limit": "100"}).json()[
+        "data"
+    ]
+    return listed
+
+
+def texts(stack: Stack, conversation: str) -> list[str]:
+    return [item["content"][0]["text"] for item in items_of(stack, conversation)]
 
 
 def test_conversations_of_any_length_come_in_whole_and_can_be_gone_on_with(
@@ -97,6 +105,44 @@ def test_calls_and_their_outputs_come_in_both_ways_and_can_be_gone_on_with(
         assert (listed[2]["call_id"], listed[2]["arguments"]) == ("call_1", FUNCTION["arguments"])
         assert (listed[3]["call_id"], listed[3]["output"]) == ("call_1", "sunny")
         assert api.ask("and now?", conversation=one["conversation"])["status"] == "completed"
+
+
+def test_an_export_of_openais_conversations_comes_in_and_says_what_it_is_without(
+    api: Stack, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    earlier = transcript(19)["messages"]  # so that one request does not hold it
+    file = written(tmp_path, {"id": "conv_68f1", "messages": [*earlier, *OPENAI_ITEMS]})
+    assert main(["import", file, *where(api, tmp_path)]) == 0
+    printed = capsys.readouterr()
+    assert "28 messages, without 'annotations' of 1, 'encrypted_content' of 1, 'phase' of 3" in printed.err
+    [made] = [json.loads(line) for line in printed.out.splitlines()]
+    assert bring(api, file, tmp_path, capsys) == [made]
+    listed = items_of(api, made["conversation"])
+    assert all(is_same(item, entry) for item, entry in zip(listed[19:], TALKED, strict=True))
+    assert api.ask("and now?", conversation=made["conversation"])["status"] == "completed"
+
+
+def test_our_own_export_of_a_model_that_reasons_and_calls_comes_in_again(
+    api: Stack, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    engine = api.start_engine("reasons", alias=True)
+    engine.faults.reasons = True
+    engine.faults.says = [f"<think>It asks of rain.</think>{CALL}", "No rain."]
+    conversation = api.conversation()
+    first = api.ask("rain?", conversation=conversation, tools=[WEATHER])
+    api.post(input=[output_of(first)], conversation=conversation, tools=[WEATHER]).raise_for_status()
+    exported = items_of(api, conversation)
+    kinds = [item["type"] for item in exported]
+    assert kinds == ["message", "reasoning", "function_call", "function_call_output", "message"]
+    file = written(tmp_path, {"id": conversation, "messages": exported})
+    [made] = bring(api, file, tmp_path, capsys)
+    assert [without_ids(item) for item in items_of(api, made["conversation"])] == [
+        without_ids(item) for item in exported
+    ]
+
+
+def without_ids(item: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in item.items() if name != "id"}
 
 
 def test_a_line_whose_call_has_changed_since_is_refused(
@@ -192,7 +238,7 @@ def test_a_line_that_has_changed_since_is_refused_by_its_number(
         ({"messages": [CALLS, USER]}, "'messages[1]' comes before the output of call 'call_1'"),
         ({"messages": [TOOL]}, "'messages[0]' is the output of 'call_1', which no call before it"),
         ({"messages": [CALLS, TOOL, TOOL]}, "'messages[2]' is the output of 'call_1'"),
-        ({"messages": [{"type": "reasoning"}]}, "'messages[0].type' is 'reasoning'"),
+        ({"messages": [{"type": "web_search_call"}]}, "'messages[0].type' is 'web_search_call'"),
         ({"messages": [{"type": "function_call", "call_id": "c", "name": "f"}]}, "have 'arguments'"),
         ({"messages": [USER | {"tool_calls": [{"id": "c"}]}]}, "'messages[0].tool_calls' cannot be imported"),
         (transcript(1, name="x"), "unknown field 'name'"),
