@@ -27,7 +27,6 @@ from service.domain.new_items import (
     NewCall,
     NewId,
     NewItem,
-    NewMessage,
     NewOutput,
     Wants,
     accept_item,
@@ -92,9 +91,9 @@ def begin_turn(conn: Connection, request: TurnRequest, state: Standing, new_id: 
     """
     alias = known_alias(conn, request.alias or state.alias, "model")
     told = _instructions(conn, request, state)
-    items = tuple(accept_item(new, new_id) for new in (*told.opening, *request.messages))
+    items = tuple(accept_item(new, new_id) for new in request.messages)
     if has_calls(state, request):
-        _check_calls(conn, state, items[len(told.opening) :])
+        _check_calls(conn, state, items)
     policy, level = resolve_policy(
         turn=request.on_upgrade,
         conversation=state.on_upgrade,
@@ -109,7 +108,7 @@ def begin_turn(conn: Connection, request: TurnRequest, state: Standing, new_id: 
         policy_level=level,
         sampling=request.sampling,
         metadata=dict(request.metadata),
-        instructions=items[0].item if told.opening else told.known,
+        instructions=told.known,
         revision=_known_revision(conn, request.revision),
         truncate=request.truncate,
         terms=None if request.terms == USUAL else request.terms,
@@ -119,21 +118,18 @@ def begin_turn(conn: Connection, request: TurnRequest, state: Standing, new_id: 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Instructions:
-    """They open a conversation; later ones are for their turn alone, unless they are what it was opened with."""
+    """For their turn alone, unless the conversation begins with the same: then they are not said twice."""
 
-    opening: tuple[NewMessage, ...] = ()
     known: ItemId | None = None
     own: str = ""
 
 
 def _instructions(conn: Connection, request: TurnRequest, state: Standing) -> _Instructions:
     text = request.instructions
-    if text is None:
+    if not text:
         return _Instructions()
     there = items_of(conn, state)
-    if not there:
-        return _Instructions(opening=(NewMessage(role=Role.SYSTEM, text=text),))
-    if there[0].role is Role.SYSTEM and there[0].text == text:
+    if there and there[0].role is Role.SYSTEM and there[0].text == text:
         return _Instructions(known=there[0].id)
     return _Instructions(own=text)
 

@@ -179,7 +179,8 @@ class TurnStarted:
     sampling: Sampling
     metadata: Mapping[str, str] = field(default_factory=dict)
     instructions: ItemId | None = None
-    """The system message that the caller gave as instructions: among `items`, or what the conversation opened with."""
+    """What the caller gave as instructions, where the conversation begins with it. Of turns that earlier versions opened one with it is
+    among `items`; all others have theirs in `TurnAsked`."""
     revision: RevisionDigest | None = None
     """The only one that may answer, where the client named one."""
     truncate: bool = False

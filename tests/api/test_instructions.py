@@ -1,4 +1,6 @@
-"""Instructions: those of the first turn open the conversation, later ones hold for their turn alone."""
+"""Instructions hold for their turn alone: none is carried over, and under the same ones the window is."""
+
+from typing import Any
 
 from tests.api.stack import Stack
 from tests.engines.simulated_text import SYSTEM, render
@@ -6,43 +8,74 @@ from tests.engines.simulated_text import SYSTEM, render
 BRIEF, LONG = "be brief", "be long"
 
 
-def test_what_a_conversation_opened_with_may_be_said_again_and_is_there_once(stack: Stack) -> None:
+def said(response: dict[str, Any]) -> str:
+    text: str = response["output"][0]["content"][0]["text"]
+    return text
+
+
+def roles(stack: Stack, conversation: str) -> list[str]:
+    listed = stack.http.get(f"/v1/conversations/{conversation}/items", params={"order": "asc"}).json()
+    return [item["role"] for item in listed["data"]]
+
+
+def test_the_first_ones_are_not_carried_over_either(stack: Stack) -> None:
     engine = stack.start_engine("a", alias=True)
     first = stack.ask("one", instructions=BRIEF)
-    stack.await_artifacts(first["conversation"]["id"], 1)
-    second = stack.ask("two", instructions=BRIEF, previous_response_id=first["id"])
-    assert second["instructions"] == BRIEF
-    assert engine.prompts[1][: len(engine.prompts[0])] == engine.prompts[0]
-    assert engine.prompts[1].count(SYSTEM) == 1
-    assert second["kv"]["source"] == "reused"
+    second = stack.ask("two", previous_response_id=first["id"])
+    talk = [("user", "one"), ("assistant", said(first)), ("user", "two")]
+    assert engine.prompts[1] == tuple(render([{"role": role, "content": text} for role, text in talk]))
+    assert (first["instructions"], second["instructions"]) == (BRIEF, None)
+    assert roles(stack, first["conversation"]["id"]) == ["user", "assistant"] * 2
+    assert second["output"][0]["content"][0]["text"] == engine.cold_text(engine.prompts[1])
 
 
-def test_others_come_before_all_items_and_for_that_turn_alone(stack: Stack) -> None:
+def test_others_come_before_all_items_in_the_place_of_those_before(stack: Stack) -> None:
     engine = stack.start_engine("a", alias=True)
-    first = stack.ask("one")
-    said = first["output"][0]["content"][0]["text"]
+    first = stack.ask("one", instructions=BRIEF)
     second = stack.ask("two", instructions=LONG, previous_response_id=first["id"])
-    messages = [
-        {"role": "user", "content": "one"},
-        {"role": "assistant", "content": said},
-        {"role": "user", "content": "two"},
-    ]
-    assert engine.prompts[1] == tuple(render([{"role": "system", "content": LONG}, *messages]))
+    talk = [("system", LONG), ("user", "one"), ("assistant", said(first)), ("user", "two")]
+    assert engine.prompts[1] == tuple(render([{"role": role, "content": text} for role, text in talk]))
     assert second["instructions"] == LONG
-    third = stack.ask("three", previous_response_id=second["id"])
-    assert (third["instructions"], engine.prompts[2].count(SYSTEM)) == (None, 0)
-    listed = stack.http.get(f"/v1/conversations/{first['conversation']['id']}/items").json()["data"]
-    assert {item["role"] for item in listed} == {"user", "assistant"}
 
 
 def test_under_the_same_ones_the_window_is_carried(stack: Stack) -> None:
     engine = stack.start_engine("a", alias=True)
-    first = stack.ask("one")
-    second = stack.ask("two", instructions=LONG, previous_response_id=first["id"])
-    stack.await_artifacts(first["conversation"]["id"], 2)
-    third = stack.ask("three", instructions=LONG, previous_response_id=second["id"])
-    assert engine.prompts[2][: len(engine.prompts[1])] == engine.prompts[1]
-    assert third["kv"]["source"] == "reused"
+    first = stack.ask("one", instructions=BRIEF)
+    stack.await_artifacts(first["conversation"]["id"], 1)
+    second = stack.ask("two", instructions=BRIEF, previous_response_id=first["id"])
+    assert engine.prompts[1][: len(engine.prompts[0])] == engine.prompts[0]
+    assert engine.prompts[1].count(SYSTEM) == 1
+    assert (second["instructions"], second["kv"]["source"]) == (BRIEF, "reused")
+
+
+def test_under_the_same_ones_an_upgrade_rebuilds_what_the_next_turn_reads(stack: Stack) -> None:
+    stack.start_engine("a", alias=True)
+    first = stack.ask("one", instructions=BRIEF)
+    stack.await_artifacts(first["conversation"]["id"], 1)
+    new = stack.start_engine("b")
+    stack.move_alias(new)
+    second = stack.ask("two", instructions=BRIEF, previous_response_id=first["id"])
+    assert (second["kv"]["plan"], second["kv"]["source"]) == ("rebuild", "rebuilt")
+    assert said(second) == new.cold_text(new.prompts[-1])
+
+
+def test_a_fork_has_none_of_its_parents(stack: Stack) -> None:
+    engine = stack.start_engine("a", alias=True)
+    first = stack.ask("one", instructions=BRIEF)
+    stack.ask("two", instructions=BRIEF, previous_response_id=first["id"])
+    stack.ask("two", previous_response_id=first["id"])
+    assert engine.prompts[2].count(SYSTEM) == 0
+
+
+def test_what_a_conversation_begins_with_is_not_said_twice(stack: Stack) -> None:
+    engine = stack.start_engine("a", alias=True)
+    conversation = stack.conversation(items=[{"role": "system", "content": BRIEF}])
+    first = stack.ask("one", instructions=BRIEF, conversation=conversation)
+    assert (first["instructions"], engine.prompts[0].count(SYSTEM)) == (BRIEF, 1)
+    stack.await_artifacts(conversation, 1)
+    second = stack.ask("two", instructions=BRIEF, conversation=conversation)
+    assert (second["kv"]["source"], engine.prompts[1].count(SYSTEM)) == ("reused", 1)
+    assert roles(stack, conversation) == ["system", *["user", "assistant"] * 2]
 
 
 def test_they_are_counted(stack: Stack) -> None:
@@ -52,4 +85,4 @@ def test_they_are_counted(stack: Stack) -> None:
     counted = stack.http.post("/v1/responses/input_tokens", json=body).json()["input_tokens"]
     stack.ask("two", instructions=LONG, previous_response_id=first["id"])
     assert counted == len(engine.prompts[1])
-    assert engine.prompts[1].count(SYSTEM) == 2
+    assert engine.prompts[1].count(SYSTEM) == 1

@@ -150,12 +150,11 @@ def test_t6_a_conversation_that_outgrows_the_context_goes_on_in_the_window_that_
     real_stack: Stack, v12_engine: RealEngine
 ) -> None:
     """Case T6, on real vLLM."""
-    conversation, context = real_stack.conversation(), v12_engine.identity["max_model_len"]
+    conversation = real_stack.conversation(items=[{"role": "system", "content": "Be brief."}])
+    context = v12_engine.identity["max_model_len"]
     long = {"conversation": conversation, "truncation": "auto", "max_output_tokens": 16, "temperature": 0}
     for letter in "abc":
-        answer = real_stack.ask(
-            letter * (context // 4), **long, instructions="Be brief." if letter == "a" else None
-        )
+        answer = real_stack.ask(letter * (context // 4), **long)
         assert answer["status"] in {"completed", "incomplete"}
     cut = real_stack.ask("d" * (context // 4), **long)
     assert "left out" in cut["kv"]["reason"]

@@ -17,12 +17,11 @@ def ask(stack: Stack, text: str, conversation: str | None, **body: object) -> ht
 
 
 def grown(stack: Stack, engine: SimulatedEngine, *, turns: int = 6) -> str:
-    """A conversation with instructions, each turn of it some forty tokens; the last ones do not fit together any more."""
+    """A conversation with a system message, each turn of it some forty tokens; the last ones do not fit together any more."""
     engine.faults.max_model_len = CONTEXT
-    conversation = stack.conversation()
+    conversation = stack.conversation(items=[{"role": "system", "content": "be brief"}])
     for number in range(turns):
-        instructions = {"instructions": "be brief"} if number == 0 else {}
-        answer = ask(stack, str(number) * 25, conversation, **instructions)
+        answer = ask(stack, str(number) * 25, conversation)
         assert answer.status_code == 200, answer.text
     return conversation
 

@@ -323,8 +323,8 @@ def test_t6_a_prompt_beyond_the_context_is_refused_with_both_numbers(stack: Stac
 
 def test_a_turn_that_was_too_long_leaves_the_conversation_as_it_was(stack: Stack) -> None:
     engine = stack.start_engine("a", alias=True)
-    conversation = stack.conversation()
-    stack.ask("one", conversation=conversation, instructions="be brief")
+    conversation = stack.conversation(items=[{"role": "system", "content": "be brief"}])
+    stack.ask("one", conversation=conversation)
     window = stack.state(conversation).window
     engine.faults.max_model_len = len(window) + 20
     assert stack.post(input="x" * 400, conversation=conversation).status_code == 400

@@ -189,11 +189,13 @@ def test_a_response_knows_the_answer_before_it(engine: Engine) -> None:
     assert (stored.created_at, stored.completed_at) == (NOW, NOW)
 
 
-def test_instructions_become_the_first_item(engine: Engine) -> None:
+def test_instructions_are_the_turns_and_no_item(engine: Engine) -> None:
     with engine.begin() as conn:
         keys.create_tenant(conn, ACME)
         move_alias(conn, add_engine(conn, "a", "boot_a"))
         accepted = accept(conn, instructions="be brief", messages=(NewMessage(role=Role.USER, text="x"),))
         state = find_conversation(conn, ACME, ConversationId(accepted.conversation)).state
-    assert [(i.role, i.text) for i in state.items] == [(Role.SYSTEM, "be brief"), (Role.USER, "x")]
-    assert state.turns[accepted.turn].started.instructions == state.items[0].id
+    assert [(i.role, i.text) for i in state.items] == [(Role.USER, "x")]
+    turn = state.turns[accepted.turn]
+    assert turn.asked is not None
+    assert (turn.started.instructions, turn.asked.instructions) == (None, "be brief")
