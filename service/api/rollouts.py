@@ -38,17 +38,34 @@ class LimitsBody(StrictBody):
     failed_canaries: int = 0
 
 
-class RolloutBody(StrictBody):
-    alias: str
-    to: str
-    from_: str | None = Field(default=None, alias="from")
+class Choices(StrictBody):
     warm: int = 0
     warm_tokens_per_s: int | None = None
     max_engine_load: int | None = None
-    shift: list[int] = Field(default=[100], max_length=100)
-    hold_s: int | list[int] = 0
     drain: Literal["never", "unpinned", "always"] = "unpinned"
     limits: LimitsBody = LimitsBody()
+
+
+class ShareBody(StrictBody):
+    percent: int
+    hold_s: int = 0
+
+
+class StrategyBody(Choices):
+    """As a rollout shows it."""
+
+    shift: list[ShareBody] = Field(default=[ShareBody(percent=100)], max_length=100)
+
+
+class RolloutBody(Choices):
+    """Its strategy as one field, or field by field."""
+
+    alias: str
+    to: str
+    from_: str | None = Field(default=None, alias="from")
+    strategy: StrategyBody | None = None
+    shift: list[int] = Field(default=[100], max_length=100)
+    hold_s: int | list[int] = 0
     reason: str = Field(default="", max_length=1000)
     by: str | None = Field(default=None, min_length=1, max_length=200)
 
@@ -171,18 +188,34 @@ async def _progress(service: Service, rollout: RolloutId) -> Progress:
 
 
 def _strategy(body: RolloutBody) -> Strategy:
+    if body.strategy is None:
+        return _chosen(body, _shares(body))
+    twice = body.model_fields_set & {*StrategyBody.model_fields, "hold_s"}
+    if twice:
+        name = min(twice)
+        raise InvalidInput(
+            f"'{name}' is given beside 'strategy': give it there, or give no 'strategy'.", name
+        )
+    shares = (Share(percent=share.percent, hold_s=share.hold_s) for share in body.strategy.shift)
+    return _chosen(body.strategy, tuple(shares))
+
+
+def _shares(body: RolloutBody) -> tuple[Share, ...]:
     holds = body.hold_s if isinstance(body.hold_s, list) else [body.hold_s] * len(body.shift)
     if len(holds) != len(body.shift):
         raise InvalidInput("'hold_s' must be one number, or one for each percentage of 'shift'.", "hold_s")
+    shares = zip(body.shift, holds, strict=True)
+    return tuple(Share(percent=percent, hold_s=hold_s) for percent, hold_s in shares)
+
+
+def _chosen(choices: Choices, shift: tuple[Share, ...]) -> Strategy:
     return Strategy(
-        warm=body.warm,
-        warm_tokens_per_s=body.warm_tokens_per_s,
-        shift=tuple(
-            Share(percent=percent, hold_s=hold_s) for percent, hold_s in zip(body.shift, holds, strict=True)
-        ),
-        drain=Drain(body.drain),
-        limits=Limits(**body.limits.model_dump()),
-        max_engine_load=body.max_engine_load,
+        warm=choices.warm,
+        warm_tokens_per_s=choices.warm_tokens_per_s,
+        shift=shift,
+        drain=Drain(choices.drain),
+        limits=Limits(**choices.limits.model_dump()),
+        max_engine_load=choices.max_engine_load,
     )
 
 

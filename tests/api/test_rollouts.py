@@ -84,6 +84,45 @@ def test_a_rollout_under_live_turns_fails_none_and_mixes_no_revisions(stack: Sta
     assert found["troubles"] == CALM
 
 
+def test_the_strategy_of_one_rollout_is_given_to_the_next_as_it_is_shown(stack: Stack) -> None:
+    old, new = fleet_of_two(stack)
+    asked = {"warm": 3, "warm_tokens_per_s": 900, "max_engine_load": 7, "drain": "never", "limits": CALM}
+    first = start(stack, new.revision, shift=[50, 100], hold_s=[60, 0], **asked)
+    shown = look(stack, first)["strategy"]
+    move(stack, first, "abort")
+    second = start(stack, new.revision, strategy=shown)
+    assert look(stack, second)["strategy"] == shown
+    move(stack, second, "abort")
+    assert stack.alias_revision() == old.revision
+
+
+def test_a_strategy_says_what_is_left_out_as_the_fields_do(stack: Stack) -> None:
+    _, new = fleet_of_two(stack)
+    plain = start(stack, new.revision)
+    shown = look(stack, plain)["strategy"]
+    move(stack, plain, "abort")
+    assert look(stack, start(stack, new.revision, strategy={}))["strategy"] == shown
+
+
+@pytest.mark.parametrize(
+    ("more", "named"),
+    [
+        ({"warm": 3}, "warm"),
+        ({"hold_s": 5}, "hold_s"),
+        ({"shift": [100]}, "shift"),
+        ({"strategy": {"hold_s": 5}}, "strategy.hold_s"),
+        ({"strategy": {"shift": [50, 100]}}, "strategy.shift[0]"),
+        ({"strategy": {"shift": [{"percent": 50}]}}, "shift"),
+    ],
+)
+def test_a_strategy_that_is_said_twice_or_badly_is_refused_by_name(
+    shared_stack: Stack, more: dict[str, Any], named: str
+) -> None:
+    body = {"alias": "production", "to": "rev_" + "0" * 64, "strategy": {"warm": 1}} | more
+    answer = shared_stack.admin.post("/admin/rollouts", json=body)
+    assert (answer.status_code, answer.json()["error"]["param"]) == (400, named), answer.text
+
+
 def test_r7_rolled_back_in_between_conversations_use_the_kv_of_before(stack: Stack) -> None:
     """Case R7."""
     old, new = fleet_of_two(stack)
