@@ -21,6 +21,7 @@ from service.store import (
     kv_deletions,
     rebuild_progress,
     rebuilds,
+    rollout_facts,
     timeline,
 )
 from service.store.rebuilds import Claim
@@ -34,6 +35,8 @@ class Begun:
     engine: Engine
     at_hand: int
     """Tokens of what a warm-up was offered on its own revision: nothing is to be done for them."""
+    pace: int | None
+    """Tokens a second that the rollout allows which it warms for; None where as many as there can be."""
 
 
 def begin_rebuild(
@@ -53,7 +56,8 @@ def begin_rebuild(
     engine = pick_rebuild_engine(conn, claim.revision, rebuild=rebuild)
     if engine is None:
         raise RebuildFailed(f"no ready engine for prefill serves {claim.revision}")
-    return Begun(claim=claim, prompt=prompt, engine=engine, at_hand=_at_hand(conn, claim))
+    pace = None if claim.rollout is None else rollout_facts.pace(conn, claim.rollout)
+    return Begun(claim=claim, prompt=prompt, engine=engine, at_hand=_at_hand(conn, claim), pace=pace)
 
 
 def give_up(conn: Connection, *, rebuild: str, owner: str, lease_s: float, reason: str) -> None:
@@ -113,6 +117,15 @@ def record_chunk(
         refusal=evidence.refusal,
     )
     return None if rebuild_progress.give_way(conn, moved, anyway=hand_over) else moved
+
+
+def go_on(conn: Connection, claim: Claim) -> Claim | None:
+    """As it is wanted now, between two chunks; None where a turn waits for another rebuild, and this one is back in the queue.
+
+    Raises: FenceLost.
+    """
+    held = rebuild_progress.hold(conn, claim)
+    return None if rebuild_progress.give_way(conn, held) else held
 
 
 def record_rebuild(

@@ -13,11 +13,12 @@ from service import rebuild_run_flow
 from service.domain.errors import EngineFailed, EverturnError, FenceLost, RebuildFailed, RevisionMismatch
 from service.domain.evidence import Evidence, Refusal
 from service.domain.plan import Engine
-from service.domain.rebuild import next_boundary
+from service.domain.rebuild import next_boundary, paced_chunk
 from service.rebuild_run_flow import Begun
 from service.store.rebuilds import Claim
 from workers.pool_process import PoolProcess
 from workers.rebuild_lease import lease_renewed
+from workers.rebuild_pace import rested
 from workers.rebuild_prefill import Prefill, prefill_chunk, refusal_of
 
 log = logging.getLogger(__name__)
@@ -100,6 +101,7 @@ class _Rebuilding:
         self._prompt = begun.prompt
         self._engine = begun.engine
         self._at_hand = begun.at_hand
+        self._pace = begun.pace
         self._block: int | None = None
         self._offer = begun.claim.partial or begun.claim.offer
         self._prefills = 0
@@ -109,13 +111,18 @@ class _Rebuilding:
     def run(self) -> None:
         engine, wanted = self._engine, True
         while wanted:
-            end = self._end()
+            began, done, end = time.monotonic(), self._done(), self._end()
             engine, evidence = self._prefilled(engine, end)
-            wanted = self._record(engine, evidence, end)
+            wanted = self._record(engine, evidence, end) and self._rest(began, end - done)
+
+    def _done(self) -> int:
+        return max(self._claim.tokens_done, self._at_hand)
 
     def _end(self) -> int:
-        done, total = max(self._claim.tokens_done, self._at_hand), len(self._prompt)
+        done, total = self._done(), len(self._prompt)
         chunk = self._process.settings.rebuild_chunk_tokens
+        if self._claim.rollout is not None:
+            chunk = paced_chunk(chunk=chunk, total=total, tokens_per_s=self._pace)
         if total - done <= chunk:
             # Whatever an engine's block is.
             return total
@@ -208,11 +215,26 @@ class _Rebuilding:
         self._go_on(moved)
         return True
 
+    def _rest(self, began: float, tokens: int) -> bool:
+        """As long as so many tokens may take at its pace. Whether there is still something to do."""
+        if self._pace is None:
+            return True
+        held = rested(self._process, self._claim, began + tokens / self._pace)
+        if held is None:
+            log.info("rebuild %s, fence %s: gives way", self._claim.rebuild, self._claim.fence)
+            return False
+        self._take(held)
+        return True
+
     def _go_on(self, moved: Claim) -> None:
-        grown = moved.tokens_total != self._claim.tokens_total
-        if moved.tokens_done <= self._claim.tokens_done and not grown:
+        if moved.tokens_done <= self._claim.tokens_done and moved.tokens_total == self._claim.tokens_total:
             raise RebuildFailed(f"no more than {moved.tokens_done} tokens of it were published")
-        self._claim, self._offer, self._refused = moved, moved.partial, None
+        self._offer, self._refused = moved.partial, None
+        self._take(moved)
+
+    def _take(self, claim: Claim) -> None:
+        grown = claim.tokens_total != self._claim.tokens_total
+        self._claim = claim
         if grown:
             self._load_prompt()
 

@@ -219,6 +219,15 @@ def skip(conn: Connection, rollout: RolloutId, place: int, why: str) -> None:
     _settle(conn, rollout, place, {"skipped": why})
 
 
+def pace(conn: Connection, rollout: RolloutId) -> int | None:
+    """Tokens a second that it may warm; None where it may as many as it can."""
+    query = text(
+        "SELECT (strategy ->> 'warm_tokens_per_s')::bigint FROM rollouts WHERE rollout_id = :rollout"
+    )
+    found: int | None = conn.execute(query, {"rollout": rollout}).scalar_one_or_none()
+    return found
+
+
 def strict_on(conn: Connection, revision: RevisionDigest) -> list[ConversationId]:
     """Conversations whose last answer is of this revision, and whose last turn was to go on nowhere else."""
     return [ConversationId(name) for name in conn.execute(STRICT, {"revision": revision}).scalars()]

@@ -1,49 +1,19 @@
 """The beat of a real worker moves a rollout: warms by real tasks, and goes on after everything was killed."""
 
 import signal
-from datetime import UTC, datetime
 
 from sqlalchemy import Engine
 
-from service import rollout_command_flow
-from service.domain.artifact import BootId
-from service.domain.plan import EngineRole
-from service.domain.rollout_events import Drain, Limits, RolloutId, RolloutState, Share, Strategy
+from service.domain.rollout_events import RolloutState
 from service.store import fleet, rollout_facts, rollouts
-from tests.domain.descriptors import V12, V13
+from tests.domain.descriptors import V13
 from tests.workers.celery_worker import until
 from tests.workers.conftest import NewWorker
 from tests.workers.prefill_engine import PrefillEngine
-from tests.workers.waiting import LONG_S, make_answered
+from tests.workers.rolling import ROLLOUT, begin
+from tests.workers.waiting import make_answered
 
-ROLLOUT = RolloutId("ro_1")
 WITHIN_S = 60.0
-NO_TROUBLE = Limits(refusals=0, failed_attempts=0, failed_rebuilds=0)
-
-
-def begin(store: Engine, *, warm: int, hold_s: int = 0) -> None:
-    """From v12, which the alias is set back to, to v13, which the prefiller serves."""
-    strategy = Strategy(
-        warm=warm,
-        warm_tokens_per_s=None,
-        shift=(Share(percent=50, hold_s=hold_s), Share(percent=100, hold_s=0)),
-        drain=Drain.UNPINNED,
-        limits=NO_TROUBLE,
-    )
-    wanted = rollout_command_flow.Wanted(
-        alias="production", source=V12.digest, target=V13.digest, strategy=strategy, reason=""
-    )
-    with store.begin() as conn:
-        fleet.set_alias(conn, "production", V12.digest, None)
-        fleet.register_engine(
-            conn,
-            boot=BootId("boot_old"),
-            revision=V12.digest,
-            address="http://127.0.0.1:9",
-            role=EngineRole.BOTH,
-            lease_s=LONG_S,
-        )
-        rollout_command_flow.start(conn, wanted, ROLLOUT, by="test", now=datetime.now(UTC))
 
 
 def state(store: Engine) -> RolloutState:

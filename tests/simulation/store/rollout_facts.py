@@ -121,6 +121,11 @@ def skip(conn: Session, rollout: RolloutId, place: int, why: str) -> None:
     conn.set(conn.tables.warmups, (rollout, place), replace(row, skipped=why))
 
 
+def pace(conn: Session, rollout: RolloutId) -> int | None:
+    standing = conn.tables.rollouts.get(rollout)
+    return None if standing is None else standing.rollout.strategy.warm_tokens_per_s
+
+
 def strict_on(conn: Session, revision: RevisionDigest) -> list[ConversationId]:
     found = []
     for (_, stream), head in conn.tables.heads.items():
