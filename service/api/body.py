@@ -22,10 +22,14 @@ class StrictBody(BaseModel):
     model_config = ConfigDict(strict=True, extra="forbid", frozen=True, allow_inf_nan=False)
 
 
-async def read_object(request: Request, max_bytes: int, limits: Limits = NO_LIMITS) -> dict[str, Any]:
+async def read_object(
+    request: Request, max_bytes: int, limits: Limits = NO_LIMITS, *, may_be_absent: bool = False
+) -> dict[str, Any]:
     """Raises: InvalidInput: too large, another media type, not JSON, or not an object."""
     media_type = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     data = await _read(request, max_bytes, limits)
+    if may_be_absent and not data:
+        return {}
     if media_type != "application/json":
         raise InvalidInput(
             f"The body must be sent as 'application/json', not as '{media_type or 'nothing named'}'.",

@@ -18,6 +18,7 @@ from service.api.asked import NOT_OF_CHAT, REVISION, pin_of, refuse_headers
 from service.api.attempt import STOP, Answer, Attempt, AttemptLost, run_attempt
 from service.api.body import read_object
 from service.api.channel import TurnChannel, View
+from service.api.chat_messages import ChatItem, named_as_sent
 from service.api.chat_schemas import ChatBody, parse_chat_body
 from service.api.errors import error_response
 from service.api.responses import NO_BUFFERING
@@ -26,7 +27,7 @@ from service.api.wiring import Service, ServiceOf, Tenant, TenantOf
 from service.conversation_flow import preview_turn
 from service.domain.artifact import BootId
 from service.domain.conversation import Conversation, evolve
-from service.domain.errors import EngineFailed, EverturnError
+from service.domain.errors import EngineFailed, EverturnError, InvalidInput
 from service.domain.events import (
     ConversationEvent,
     ItemId,
@@ -38,7 +39,6 @@ from service.domain.events import (
     TurnStarted,
 )
 from service.domain.items import CallId, ItemKind
-from service.domain.new_items import NewItem
 from service.domain.telling import Begun, Ids, Reader
 from service.domain.transcript import Transcript
 from service.domain.turn import Turn
@@ -59,11 +59,14 @@ async def create(request: Request, service: ServiceOf, tenant: TenantOf) -> Resp
     refuse_headers(request, NOT_OF_CHAT)
     pin = pin_of(request.headers.get(REVISION))
     wanted = replace(_wanted(service, tenant, body, messages), revision=pin)
-    state, turn = await service.database.run(lambda conn: preview_turn(conn, wanted, service.new_id))
+    try:
+        state, turn = await service.database.run(lambda conn: preview_turn(conn, wanted, service.new_id))
+    except InvalidInput as error:
+        raise named_as_sent(error, messages) from error
     started = turn.started
     created = int(service.clock().timestamp())
     channel = TurnChannel(View(), cut=True)
-    work = asyncio.create_task(_answer(service, _opened(state, turn), started, channel))
+    work = asyncio.create_task(_answer(service, _opened(state, turn), started, channel, messages))
     if not body.stream:
         answer = await work
         return JSONResponse(
@@ -89,7 +92,11 @@ async def create(request: Request, service: ServiceOf, tenant: TenantOf) -> Resp
 
 
 async def _answer(
-    service: Service, state: Conversation, started: TurnStarted, channel: TurnChannel
+    service: Service,
+    state: Conversation,
+    started: TurnStarted,
+    channel: TurnChannel,
+    messages: tuple[ChatItem, ...],
 ) -> Answer:
     """Raises:
     NoEngine, InvalidInput: from the first attempt on.
@@ -109,6 +116,8 @@ async def _answer(
             channel.record(started.turn, answer.line)
             return answer
         raise EngineFailed(f"{MAX_ATTEMPTS} attempts failed. The last: {last}")
+    except InvalidInput as error:
+        raise named_as_sent(error, messages) from error
     finally:
         channel.end()
 
@@ -216,7 +225,7 @@ async def _unless_lost(work: "asyncio.Task[Answer]", channel: TurnChannel) -> An
     return await work
 
 
-def _wanted(service: Service, tenant: Tenant, body: ChatBody, messages: tuple[NewItem, ...]) -> TurnRequest:
+def _wanted(service: Service, tenant: Tenant, body: ChatBody, messages: tuple[ChatItem, ...]) -> TurnRequest:
     return TurnRequest(
         tenant=tenant.id,
         tenant_policy=tenant.on_upgrade,
@@ -224,7 +233,7 @@ def _wanted(service: Service, tenant: Tenant, body: ChatBody, messages: tuple[Ne
         previous=None,
         alias=body.model,
         default_alias=body.model,
-        messages=messages,
+        messages=tuple(message.item for message in messages),
         instructions=None,
         on_upgrade=None,
         sampling=Sampling(

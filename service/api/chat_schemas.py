@@ -1,16 +1,17 @@
 """What clients may send to `/v1/chat/completions`, with every parameter either understood or refused by name."""
 
+import re
 from collections.abc import Mapping
 from typing import Any, Literal
 
 from pydantic import Field
 
 from service.api.body import StrictBody, effective, parse
-from service.api.items import parse_items
+from service.api.chat_messages import ChatItem, flat, parse_messages, renamed
 from service.api.schemas import wants_answer
 from service.api.wants import parse_wants
 from service.domain.errors import InvalidInput
-from service.domain.new_items import NewItem, Wants
+from service.domain.new_items import Wants
 
 WITHOUT_EFFECT: Mapping[str, tuple[object, ...]] = {
     "frequency_penalty": (0,),
@@ -65,16 +66,23 @@ class ChatBody(StrictBody):
         """Raises: InvalidInput: naming the field, as chat completions call it."""
         try:
             return parse_wants(
-                [_flat(tool, "function") for tool in self.tools or ()],
-                _flat(self.tool_choice, "function"),
-                {"format": _flat(self.response_format, "json_schema")},
+                [flat(tool, "function") for tool in self.tools or ()],
+                flat(self.tool_choice, "function"),
+                {"format": flat(self.response_format, "json_schema")},
                 parallel_tool_calls=self.parallel_tool_calls,
             )
         except InvalidInput as error:
-            param = (error.param or "").replace("text.format", "response_format")
-            raise InvalidInput(
-                error.message.replace("text.format", "response_format"), param, error.code
-            ) from error
+            raise renamed(error, self._as_sent(error.param or "")) from error
+
+    def _as_sent(self, param: str) -> str:
+        """Where a field was sent that Responses have beside the type."""
+        if (found := re.fullmatch(r"tools\[(\d+)\]\.(.+)", param)) is not None:
+            tool = (self.tools or [])[int(found[1])]
+            return _placed(tool, f"tools[{found[1]}]", "function", found[2])
+        place, _, name = param.partition("text.format")
+        if place or not name:
+            return "response_format" if param == "text.format" else param
+        return _placed(self.response_format, "response_format", "json_schema", name.removeprefix("."))
 
     @property
     def most_tokens(self) -> int | None:
@@ -85,11 +93,11 @@ class ChatBody(StrictBody):
         return self.stream_options is not None and bool(self.stream_options.include_usage)
 
 
-def parse_chat_body(document: Mapping[str, Any]) -> tuple[ChatBody, tuple[NewItem, ...]]:
+def parse_chat_body(document: Mapping[str, Any]) -> tuple[ChatBody, tuple[ChatItem, ...]]:
     """Raises: InvalidInput: naming the parameter."""
     body = parse(ChatBody, effective(document, WITHOUT_EFFECT, REFUSED))
-    messages = tuple(item for number, message in enumerate(body.messages) for item in _items(message, number))
-    if not any(map(wants_answer, messages)):
+    messages = parse_messages(body.messages)
+    if not any(wants_answer(message.item) for message in messages):
         raise InvalidInput(
             "'messages' has neither text from a user nor what a tool gave back: there is nothing to answer.",
             "messages",
@@ -98,47 +106,7 @@ def parse_chat_body(document: Mapping[str, Any]) -> tuple[ChatBody, tuple[NewIte
     return body, messages
 
 
-def _items(message: object, number: int) -> tuple[NewItem, ...]:
-    """Each is a message of its own in Responses: what was said, and each call."""
-    try:
-        return parse_items(_as_response_items(message), "messages")
-    except InvalidInput as error:
-        first, _, rest = (error.param or "messages[0]").partition("]")
-        param = f"messages[{number}]{rest}" if first.startswith("messages[") else error.param
-        raise InvalidInput(
-            error.message.replace(f"'{error.param}'", f"'{param}'"), param, error.code
-        ) from error
-
-
-def _flat(given: object, kind: str) -> object:
-    """Chat completions put under a key of its own what Responses have beside the type."""
-    if isinstance(given, dict) and isinstance(given.get(kind), dict):
-        return {key: value for key, value in given.items() if key != kind} | given[kind]
-    return given
-
-
-def _as_response_items(message: object) -> list[object]:
-    """Chat's text parts are called otherwise, and its answers carry empty fields of all kinds back."""
-    if not isinstance(message, dict):
-        return [message]
-    kept = {key: value for key, value in message.items() if value is not None and value != []}
-    if isinstance(kept.get("content"), list):
-        kept["content"] = [
-            part | {"type": "input_text"} if isinstance(part, dict) and part.get("type") == "text" else part
-            for part in kept["content"]
-        ]
-    if kept.get("role") == "tool":
-        more = {key: value for key, value in kept.items() if key not in {"role", "content", "tool_call_id"}}
-        output = {"call_id": kept.get("tool_call_id"), "output": kept.get("content", "")}
-        return [more | {"type": "function_call_output"} | output]
-    calls = kept.pop("tool_calls", [])
-    said = [kept] if kept.get("content") or not calls else []
-    return [*said, *(_as_call(call) for call in calls)]
-
-
-def _as_call(call: object) -> object:
-    if not isinstance(call, dict) or call.get("type", "function") != "function":
-        return call
-    flat = _flat(call, "function")
-    assert isinstance(flat, dict)  # noqa: S101 as it was
-    return {**flat, "type": "function_call", "call_id": call.get("id"), "id": None}
+def _placed(given: object, place: str, kind: str, name: str) -> str:
+    """Args: kind: the key that what it is of stands under, all but its type."""
+    outside = name == "type" or (isinstance(given, dict) and name in given)
+    return f"{place}.{name}" if outside else f"{place}.{kind}.{name}"

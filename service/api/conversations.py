@@ -38,7 +38,8 @@ router = APIRouter(prefix="/v1/conversations")
 @router.post("")
 async def create(request: Request, service: ServiceOf, tenant: TenantOf) -> JSONResponse:
     """With an `Idempotency-Key`, once: repeated, it is answered with the conversation that is there."""
-    document = await read_object(request, service.settings.max_body_bytes, tenant.limits)
+    limit = service.settings.max_body_bytes
+    document = await read_object(request, limit, tenant.limits, may_be_absent=True)
     body = parse(ConversationBody, document)
     messages = parse_items(body.items or [], "items")
     policy = OnUpgrade(body.on_upgrade) if body.on_upgrade else None
@@ -98,7 +99,7 @@ async def update(
         ConversationUpdateBody, await read_object(request, service.settings.max_body_bytes, tenant.limits)
     )
     edit = _edit(request, service, tenant, conversation_id)
-    await service.database.run(lambda conn: edit_flow.update_conversation(conn, edit, body.metadata))
+    await service.database.run(lambda conn: edit_flow.update_conversation(conn, edit, body.metadata or {}))
     return await _read(service, tenant, edit.conversation)
 
 

@@ -136,7 +136,9 @@ def _part(part: object, path: Path) -> str:
             "unsupported_item",
         )
     for key in part:
-        if key not in _TEXT_PARTS[kind] and part[key] is not None:
+        # An answer's annotations come from tools that OpenAI runs: what is echoed of ours has none.
+        unknown = key not in _TEXT_PARTS[kind] and part[key] is not None
+        if unknown or (key == "annotations" and part[key]):
             name = param_name((*path, key))
             raise InvalidInput(f"Unsupported parameter: '{name}'.", name, "unsupported_parameter")
     if not isinstance(part.get("text"), str):

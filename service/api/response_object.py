@@ -223,7 +223,7 @@ def _usage(completed: TurnCompleted, parsed: TurnParsed | None) -> dict[str, Any
     return {
         "input_tokens": completed.prompt_tokens,
         "input_tokens_details": {
-            "cached_tokens": _loaded(completed) + completed.local_tokens,
+            "cached_tokens": tokens_loaded(completed) + completed.local_tokens,
             "cache_write_tokens": 0,
         },
         "output_tokens": len(completed.output),
@@ -248,7 +248,7 @@ def _provenance(stored: StoredTurn) -> dict[str, Any]:
             "reason": completed.kv_reason if completed else pinned.reason if pinned else None,
             "plan": pinned.plan if pinned else None,
             "contract": completed.loaded.contract if completed and completed.loaded else None,
-            "tokens_loaded": _loaded(completed) if completed else 0,
+            "tokens_loaded": tokens_loaded(completed) if completed else 0,
             "tokens_replayed": _replayed(turn, changed=changed),
             "refusal": {"reason": refusal.reason, "differing_fields": list(refusal.differing)}
             if refusal
@@ -257,7 +257,7 @@ def _provenance(stored: StoredTurn) -> dict[str, Any]:
     }
 
 
-def _loaded(completed: TurnCompleted) -> int:
+def tokens_loaded(completed: TurnCompleted) -> int:
     return completed.loaded.tokens if completed.loaded else 0
 
 
@@ -269,4 +269,4 @@ def _replayed(turn: Turn, *, changed: bool) -> int:
     if completed is None or not changed:
         return 0
     said = len(completed.prompt_delta) if completed.extends is not None else 0
-    return max(0, completed.prompt_tokens - said - _loaded(completed) - completed.local_tokens)
+    return max(0, completed.prompt_tokens - said - tokens_loaded(completed) - completed.local_tokens)

@@ -16,7 +16,7 @@ from service.api.channel import TurnChannel, View
 from service.api.errors import RETRY_SOON, failed_turn_response
 from service.api.listening import ListenedStream, listen
 from service.api.prompt import carried_window, render_prompt
-from service.api.response_object import is_cancelled, response_object
+from service.api.response_object import is_cancelled, response_object, tokens_loaded
 from service.api.schemas import ResponseBody, parse_count_body, parse_input, parse_response_body, request_hash
 from service.api.sse import turn_events
 from service.api.terms import terms_of
@@ -76,8 +76,10 @@ async def create(request: Request, service: ServiceOf, tenant: TenantOf) -> Resp
     else:
         channel = runner.watch(tenant.id, turn)
     if body.stream:
-        await _settled(channel)
-        return await stream_of(service, tenant.id, turn, channel, after=None, begun=_pinned(taken))
+        begun = _pinned(taken)
+        if begun is None:
+            await _settled(channel)
+        return await stream_of(service, tenant.id, turn, channel, after=None, begun=begun)
     view = await listen(request, channel, lambda: runner.left(turn))
     return await _answer(service, tenant, turn, view, channel.answered)
 
@@ -199,15 +201,23 @@ async def stream_of(
 
 def extra_headers(stored: StoredTurn) -> dict[str, str]:
     """What is ours of the response, as far as it is known, for clients that see no other fields than OpenAI's."""
-    turn = stored.turn
+    turn, pinned, completed = stored.turn, stored.turn.pinned, stored.turn.completed
+    reason = completed.kv_reason if completed else pinned.reason if pinned else None
     known = {
         "x-everturn-response": turn.id,
         "x-everturn-conversation": stored.conversation,
-        "x-everturn-revision": turn.pinned.revision if turn.pinned else None,
-        "x-everturn-plan": turn.pinned.plan if turn.pinned else None,
-        "x-everturn-kv-source": turn.completed.kv_source if turn.completed else None,
+        "x-everturn-revision": pinned.revision if pinned else None,
+        "x-everturn-plan": pinned.plan if pinned else None,
+        "x-everturn-kv-source": completed.kv_source if completed else None,
+        "x-everturn-kv-reason": None if reason is None else _as_header(reason),
+        "x-everturn-kv-tokens-loaded": str(tokens_loaded(completed)) if completed else None,
     }
     return {name: value for name, value in known.items() if value is not None}
+
+
+def _as_header(words: str) -> str:
+    """A reason may name what clients and operators called something: no header takes more than a line of ASCII."""
+    return " ".join(words.split()).encode("ascii", "replace").decode()
 
 
 async def load(service: Service, tenant: TenantId, turn: TurnId) -> StoredTurn:

@@ -73,7 +73,7 @@ class ConversationBody(StrictBody):
 
 
 class ConversationUpdateBody(StrictBody):
-    metadata: Metadata
+    metadata: Metadata | None
 
 
 class ItemsBody(StrictBody):

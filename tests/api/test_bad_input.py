@@ -54,6 +54,21 @@ def error_of(answer: httpx.Response, status: int) -> dict[str, Any]:
         ({"input": "x", "temperature": 3}, "temperature", "invalid_value"),
         ({"input": "x", "temperature": "1"}, "temperature", "invalid_value"),
         ({"input": "x", "top_p": -0.1}, "top_p", "invalid_value"),
+        (
+            {
+                "input": [
+                    {
+                        "role": "assistant",
+                        "content": [
+                            {"type": "output_text", "text": "a", "annotations": []},
+                            {"type": "output_text", "text": "b", "annotations": [{"type": "url_citation"}]},
+                        ],
+                    }
+                ]
+            },
+            "input[0].content[1].annotations",
+            "unsupported_parameter",
+        ),
         ({"input": "x", "max_output_tokens": 0}, "max_output_tokens", "invalid_value"),
         ({"input": "x", "max_output_tokens": 1.5}, "max_output_tokens", "invalid_value"),
         ({"input": "x", "max_output_tokens": True}, "max_output_tokens", "invalid_value"),

@@ -45,6 +45,16 @@ def test_an_answer_is_that_of_its_prompt_and_nothing_is_stored(stack: Stack) -> 
     assert engine.requests[0]["kv_transfer_params"].get("publish") is None
 
 
+@pytest.mark.parametrize("stream", [False, True])
+def test_cached_tokens_are_those_that_the_engine_had(stack: Stack, *, stream: bool) -> None:
+    engine = stack.start_engine("a", alias=True)
+    engine.faults.evidence = {"local_tokens": 3}
+    asked = {"stream": True, "stream_options": {"include_usage": True}} if stream else {}
+    answer = chat(stack, **asked)
+    told = answer.text.split("data: ")[-2] if stream else answer.text
+    assert json.loads(told)["usage"]["prompt_tokens_details"] == {"cached_tokens": 3}
+
+
 def test_limits_of_the_answer_are_kept(shared_stack: Stack) -> None:
     for name in ("max_tokens", "max_completion_tokens"):
         document = chat(shared_stack, **{name: 2}).json()
@@ -126,10 +136,10 @@ def test_without_an_engine_the_answer_is_a_status_of_its_own(stack: Stack, strea
     [
         ({"messages": []}, "messages"),
         ({"messages": [{"role": "system", "content": "x"}]}, "messages"),
-        ({"messages": [{"role": "tool", "content": "x"}]}, "messages[0].call_id"),
+        ({"messages": [{"role": "tool", "content": "x"}]}, "messages[0].tool_call_id"),
         ({"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, "messages[0].content[0].type"),
         ({"n": 2}, "n"),
-        ({"tools": [{"type": "function"}]}, "tools[0].name"),
+        ({"tools": [{"type": "function"}]}, "tools[0].function.name"),
         ({"seed": 1}, "seed"),
         ({"response_format": {"type": "grammar"}}, "response_format"),
         ({"temperature": 3}, "temperature"),

@@ -21,8 +21,19 @@ CALL = called("get_weather", '{"city": "Rome"}')
 ASKED: list[ChatCompletionMessageParam] = [{"role": "user", "content": "weather?"}]
 
 
+CALLED = {"id": "c", "type": "function", "function": {"name": "f", "arguments": "{}"}}
+
+
 class Place(BaseModel):
     city: str
+
+
+def said_with(call: dict[str, Any]) -> dict[str, Any]:
+    return {"role": "assistant", "content": None, "tool_calls": [call]}
+
+
+def given_back(call: str, content: object = "x") -> dict[str, Any]:
+    return {"role": "tool", "tool_call_id": call, "content": content}
 
 
 @pytest.fixture
@@ -110,10 +121,39 @@ def test_an_answer_is_parsed_into_a_model(stack: Stack, engine: SimulatedEngine)
         ({"tools": [], "tool_choice": "required"}, "tool_choice"),
         (
             {"response_format": {"type": "json_schema", "json_schema": {"name": "x"}}},
-            "response_format.schema",
+            "response_format.json_schema.schema",
         ),
+        (
+            {
+                "response_format": {
+                    "type": "json_schema",
+                    "json_schema": {"name": "x", "schema": {}, "colour": 1},
+                }
+            },
+            "response_format.json_schema.colour",
+        ),
+        ({"tools": [{"type": "function", "function": {"strict": True}}]}, "tools[0].function.name"),
+        ({"tools": [{"type": "function", "function": {"name": "no name"}}]}, "tools[0].function.name"),
+        ({"tools": [{"type": "function", "function": FUNCTION, "colour": 1}]}, "tools[0].colour"),
+        ({"tools": [{"type": "function", "function": FUNCTION | {"colour": 1}}]}, "tools[0].function.colour"),
         ({"response_format": {"type": "xml"}}, "response_format"),
-        ({"messages": [*ASKED, {"role": "tool", "content": "x"}]}, "messages[1].call_id"),
+        ({"messages": [*ASKED, {"role": "tool", "content": "x"}]}, "messages[1].tool_call_id"),
+        ({"messages": [*ASKED, given_back("nobody_made")]}, "messages[1].tool_call_id"),
+        (
+            {"messages": [*ASKED, given_back("c", content=[{"type": "image_url"}])]},
+            "messages[1].content[0].type",
+        ),
+        ({"messages": [*ASKED, said_with({})]}, "messages[1].tool_calls[0].id"),
+        ({"messages": [*ASKED, said_with({"id": "c"})]}, "messages[1].tool_calls[0].function.name"),
+        (
+            {"messages": [*ASKED, said_with({"id": "c", "function": {"name": "f"}})]},
+            "messages[1].tool_calls[0].function.arguments",
+        ),
+        ({"messages": [*ASKED, said_with({"id": "c", "type": "custom"})]}, "messages[1].tool_calls[0].type"),
+        ({"messages": [*ASKED, said_with(CALLED | {"colour": 1})]}, "messages[1].tool_calls[0].colour"),
+        ({"messages": [*ASKED, {"role": "assistant", "tool_calls": 1}]}, "messages[1].tool_calls"),
+        ({"messages": [*ASKED, said_with(CALLED), said_with(CALLED)]}, "messages[2].tool_calls[0].id"),
+        ({"messages": [*ASKED, said_with(CALLED)]}, "messages"),
         ({"messages": [{"role": "nobody", "content": "x"}]}, "messages[0].role"),
     ],
 )
@@ -123,3 +163,20 @@ def test_what_is_not_understood_names_its_field(
     body = {"model": "production", "messages": ASKED} | given
     refused = shared_stack.http.post("/v1/chat/completions", json=body)
     assert (refused.status_code, refused.json()["error"]["param"]) == (400, field), refused.text
+    for name in ("'call_id'", ".call_id", "input_text", "text.format"):
+        assert name not in refused.json()["error"]["message"]
+
+
+def test_what_the_engine_refuses_has_the_name_that_it_was_sent_by(
+    stack: Stack, engine: SimulatedEngine
+) -> None:
+    engine.faults.max_model_len = 5
+    for stream in (False, True):
+        body = {"model": "production", "messages": ASKED, "stream": stream}
+        refused = stack.http.post("/v1/chat/completions", json=body)
+        error = refused.json()["error"]
+        assert (refused.status_code, error["param"], error["code"]) == (
+            400,
+            "messages",
+            "context_length_exceeded",
+        )

@@ -29,7 +29,18 @@ def test_metadata_is_replaced_and_the_next_head_is_another(shared_stack: Stack) 
     assert read.headers["etag"] == changed.headers["etag"]
 
 
-@pytest.mark.parametrize("body", [{}, {"metadata": None}, {"metadata": {"k": 1}}, {"name": "x"}])
+def test_metadata_of_null_leaves_none(shared_stack: Stack) -> None:
+    conversation = shared_stack.conversation(metadata={"a": "b"})
+    assert shared_stack.openai.conversations.update(conversation, metadata=None).metadata == {}
+
+
+def test_a_conversation_is_made_of_no_body(shared_stack: Stack) -> None:
+    """As `curl -X POST` sends none."""
+    made = shared_stack.http.post("/v1/conversations")
+    assert (made.status_code, made.json()["metadata"]) == (200, {})
+
+
+@pytest.mark.parametrize("body", [{}, {"metadata": [None]}, {"metadata": {"k": 1}}, {"name": "x"}])
 def test_an_update_of_anything_else_is_refused_by_name(shared_stack: Stack, body: dict[str, Any]) -> None:
     conversation = shared_stack.conversation()
     answer = shared_stack.http.post(f"/v1/conversations/{conversation}", json=body)

@@ -1,13 +1,17 @@
 """What stands beside the bodies: repeats, retries, what is ours, and what browsers are not told."""
 
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from typing import Any, cast
 
 import httpx
 import pytest
 
+from service.api.responses import extra_headers
+from service.conversation_flow import find_response
+from service.domain.events import TurnId
 from service.store import fleet
-from tests.api.stack import Stack, eventually, sse
+from tests.api.stack import TENANT, Stack, eventually, sse
 
 REPEATED = {"x-stainless-retry-count": "1"}
 
@@ -120,6 +124,32 @@ def test_what_is_ours_is_in_the_headers_too(shared_stack: Stack) -> None:
     assert answer.headers["x-everturn-revision"] == response["revision"]
     assert answer.headers["x-everturn-plan"] == response["kv"]["plan"]
     assert answer.headers["x-everturn-kv-source"] == response["kv"]["source"]
+    assert answer.headers["x-everturn-kv-reason"] == response["kv"]["reason"]
+    assert answer.headers["x-everturn-kv-tokens-loaded"] == str(response["kv"]["tokens_loaded"])
+
+
+def test_a_stream_that_is_read_again_has_all_of_it_in_its_headers(stack: Stack) -> None:
+    stack.start_engine("a", alias=True)
+    first = stack.ask("hello, and tell me of the sea")
+    stack.await_artifacts(first["conversation"]["id"], 1)
+    second = stack.ask("two", previous_response_id=first["id"])
+    with stack.http.stream("GET", f"/v1/responses/{second['id']}", params={"stream": "true"}) as answer:
+        answer.read()
+    loaded = second["kv"]["tokens_loaded"]
+    assert loaded > 0
+    assert answer.headers["x-everturn-kv-tokens-loaded"] == str(loaded)
+    assert answer.headers["x-everturn-kv-source"] == second["kv"]["source"]
+    assert answer.headers["x-everturn-kv-reason"] == second["kv"]["reason"]
+
+
+def test_a_reason_that_no_header_could_carry_is_carried_as_far_as_it_can(shared_stack: Stack) -> None:
+    turn = TurnId(shared_stack.ask("hello")["id"])
+    with shared_stack.database.begin() as conn:
+        stored = find_response(conn, TENANT, turn)
+    assert stored.turn.completed is not None
+    odd = replace(stored.turn.completed, kv_reason="Zürich\r\nset-cookie: a")
+    headers = extra_headers(replace(stored, turn=replace(stored.turn, completed=odd)))
+    assert headers["x-everturn-kv-reason"] == "Z?rich set-cookie: a"
 
 
 def test_a_stream_says_its_revision_before_its_first_event(shared_stack: Stack) -> None:
@@ -129,6 +159,21 @@ def test_a_stream_says_its_revision_before_its_first_event(shared_stack: Stack) 
     assert answer.headers["x-everturn-revision"] == response["revision"]
     assert answer.headers["x-everturn-response"] == response["id"]
     assert answer.headers["x-everturn-conversation"] == response["conversation"]["id"]
+    assert answer.headers["x-everturn-plan"] == response["kv"]["plan"]
+    assert answer.headers["x-everturn-kv-reason"] == response["kv"]["reason"]
+
+
+def test_a_stream_that_waits_for_a_rebuild_says_so_in_its_headers(stack: Stack) -> None:
+    stack.start_engine("a", alias=True)
+    conversation = stack.ask("hello, and tell me of the sea")["conversation"]["id"]
+    new = stack.start_engine("b")
+    stack.move_alias(new)
+    body = {"input": "two", "conversation": conversation, "stream": True}
+    with stack.http.stream("POST", "/v1/responses", json=body) as answer:
+        answer.read()
+    assert answer.headers["x-everturn-revision"] == new.revision
+    assert answer.headers["x-everturn-plan"] == "rebuild"
+    assert "revision changed" in answer.headers["x-everturn-kv-reason"]
 
 
 @pytest.mark.parametrize(

@@ -243,6 +243,17 @@ def test_a_failed_rebuild_costs_speed_and_nothing_else(stack: Stack) -> None:
     assert answer["output"][0]["content"][0]["text"] == new.cold_text(new.prompts[-1])
 
 
+def test_cached_tokens_are_those_that_were_loaded_and_those_that_the_engine_had(stack: Stack) -> None:
+    engine = stack.start_engine("a", alias=True)
+    first = stack.ask("hello, and tell me of the sea")
+    stack.await_artifacts(first["conversation"]["id"], 1)
+    engine.faults.evidence = {"local_tokens": 3}
+    second = stack.ask("two", previous_response_id=first["id"])
+    loaded = second["kv"]["tokens_loaded"]
+    assert loaded > 0
+    assert second["usage"]["input_tokens_details"] == {"cached_tokens": loaded + 3, "cache_write_tokens": 0}
+
+
 def test_the_length_limit_makes_a_response_incomplete(stack: Stack) -> None:
     stack.start_engine("a", alias=True)
     answer = stack.ask("one", max_output_tokens=2)

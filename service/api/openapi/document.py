@@ -165,7 +165,10 @@ def _operation(told: Operation, method: str, route: APIRoute | None, signature: 
     if parameters:
         described["parameters"] = parameters
     if told.body is not None:
-        described["requestBody"] = {"required": True, "content": _json(kinds[told.body])}
+        described["requestBody"] = {
+            "required": not told.body_may_be_absent,
+            "content": _json(kinds[told.body]),
+        }
     success = 200 if route is None or route.status_code is None else route.status_code
     described["responses"] = {
         str(success): _answer(told, kinds),

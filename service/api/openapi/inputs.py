@@ -27,7 +27,7 @@ class Part(BaseModel):
 class TextPart(Part):
     type: Literal["input_text", "output_text"]
     text: str
-    annotations: Any = None
+    annotations: Annotated[list[Any], Field(max_length=0)] | None = None
     logprobs: Any = None
 
 

@@ -20,6 +20,7 @@ class Operation:
     answer: Any
     """Type of the JSON that it succeeds with; None where there is none."""
     body: type[StrictBody] | None = None
+    body_may_be_absent: bool = False
     stream: Any = None
     """Type of the events, where it can answer with a stream of them."""
     refuses: tuple[int, ...] = ()

@@ -81,6 +81,7 @@ V1: Mapping[str, Operation] = {
         id="createConversation",
         says="Make a conversation, or a fork of one",
         body=ConversationBody,
+        body_may_be_absent=True,
         answer=objects.Conversation,
         headers=IDEMPOTENCY_KEY,
         refuses=(404, GONE, OTHER_BODY),
