@@ -1,15 +1,17 @@
 """What changes a conversation besides its turns; each function is one transaction."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import reduce
+from hashlib import sha256
+from itertools import count
 
 from sqlalchemy import Connection
 
 from service.domain import decide
 from service.domain.conversation import Item, accepted_item
-from service.domain.errors import NotFound
+from service.domain.errors import InvalidInput, NotFound
 from service.domain.events import (
     ConversationEvent,
     ConversationId,
@@ -23,6 +25,10 @@ from service.domain.limits import NO_LIMITS, Limits
 from service.domain.new_items import NewId, NewItem, accept_item
 from service.store import artifacts, event_store, heads, turns
 
+OF_KEY = 20
+OF_BODY = 10
+"""Hex digits of the ids of items that were added under a key: of one conversation's keys no two are alike in 80 bits."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Edit:
@@ -33,6 +39,16 @@ class Edit:
     head: int | None
     now: datetime
     limits: Limits = NO_LIMITS
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sent:
+    """What a request says of whether it was sent before."""
+
+    key: str | None
+    request_hash: str
+    repeated: bool
+    """Its client repeats it, under no key."""
 
 
 def update_conversation(conn: Connection, edit: Edit, metadata: Mapping[str, str]) -> None:
@@ -62,6 +78,39 @@ def add_items(conn: Connection, edit: Edit, items: Sequence[NewItem], new_id: Ne
     return as_items
 
 
+def add_items_once(
+    conn: Connection, edit: Edit, items: Sequence[NewItem], sent: Sent, new_id: NewId
+) -> tuple[Item, ...]:
+    """The items that this very request added before, also those that are deleted by now; else as `add_items`.
+
+    Raises: as that, and
+        InvalidInput: the key has added other items to the conversation.
+    """
+    if sent.key is None and not sent.repeated:
+        return add_items(conn, edit, items, new_id)
+    state = event_store.load_conversation(conn, edit.tenant, edit.conversation, for_update=True)
+    decide.check_there(state)
+    if sent.key is None:
+        newest = state.items[-len(items) :]
+        same = state.open_turn is None and tuple(map(_wordings, newest)) == tuple(map(_new_wordings, items))
+        return newest if same else add_items(conn, edit, items, new_id)
+    marked = sha256(f"{edit.tenant}\0{edit.conversation}\0{sent.key}".encode()).hexdigest()[:OF_KEY]
+    mine = marked + sent.request_hash[:OF_BODY]
+    there = {_mark(item.id): item for item in (*state.items, *state.withdrawn)}
+    known = sorted(mark for mark in there if mark.startswith(marked))
+    if known and not known[0].startswith(mine):
+        raise InvalidInput(
+            f"The Idempotency-Key '{sent.key}' belongs to another request, item {there[known[0]].id}. "
+            "Use a new key for a new request.",
+            "Idempotency-Key",
+            "idempotency_key_reused",
+        )
+    number = count()
+    return tuple(there[mark] for mark in known) or add_items(
+        conn, edit, items, lambda prefix: f"{prefix}{mine}{next(number):02x}"
+    )
+
+
 def delete_item(conn: Connection, edit: Edit, item: ItemId) -> None:
     """Raises: NotFound; HeadMoved; ConversationLocked: a turn is open."""
 
@@ -81,6 +130,18 @@ def delete_response(conn: Connection, tenant: TenantId, turn: TurnId, now: datet
         raise NotFound("response", turn)
     head = heads.load_head(conn, tenant, conversation, for_update=True, turn=turn)
     _append(conn, head, decide.delete_response(head, turn), now)
+
+
+def _mark(item: ItemId) -> str:
+    return item.partition("_")[2]
+
+
+def _wordings(item: Item) -> Item:
+    return replace(item, id=ItemId(""))
+
+
+def _new_wordings(new: NewItem) -> Item:
+    return accepted_item(accept_item(new, lambda _: ""))
 
 
 def _edit(conn: Connection, edit: Edit, decided: Callable[[Head], tuple[ConversationEvent, ...]]) -> Head:

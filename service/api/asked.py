@@ -2,11 +2,11 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from re import fullmatch
 from typing import Self
 
 from starlette.requests import Request
 
-from service.api.conversations import idempotency_key, if_match
 from service.api.terms import HEADERS as OF_TERMS
 from service.domain.errors import InvalidInput
 from service.domain.events import OnUpgrade
@@ -54,6 +54,33 @@ class Asked:
             on_upgrade=request.headers.get(ON_UPGRADE),
             revision=request.headers.get(REVISION),
         )
+
+
+def if_match(request: Request) -> int | None:
+    """The version in `If-Match`, which reading a conversation gives as its `ETag`.
+
+    Raises:
+        InvalidInput: not such an ETag.
+    """
+    given = request.headers.get("if-match", "*").strip()
+    if given == "*":
+        return None
+    found = fullmatch(r'"(\d{1,18})"', given)
+    if found is None:
+        raise InvalidInput(
+            "'If-Match' must be the ETag of the conversation, a number in quotes, or *.", "If-Match"
+        )
+    return int(found[1])
+
+
+def idempotency_key(request: Request) -> str | None:
+    """Raises: InvalidInput: not a key."""
+    key = request.headers.get("idempotency-key")
+    if key is not None and not fullmatch(r"[\x21-\x7e]{1,255}", key):
+        raise InvalidInput(
+            "'Idempotency-Key' must be 1 to 255 printable ASCII characters without spaces.", "Idempotency-Key"
+        )
+    return key
 
 
 def is_repeat(request: Request) -> bool:

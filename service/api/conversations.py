@@ -1,7 +1,6 @@
 """`/v1/conversations`, as OpenAI has them."""
 
 from collections.abc import Collection
-from re import fullmatch
 from typing import Any, Literal
 
 from fastapi import APIRouter
@@ -10,6 +9,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse
 
 from service import edit_flow
+from service.api.asked import idempotency_key, if_match, is_repeat
 from service.api.body import parse, read_object
 from service.api.items import parse_items
 from service.api.paging import Limit, check_include, page_of
@@ -28,7 +28,7 @@ from service.domain import decide
 from service.domain.errors import InvalidInput
 from service.domain.events import ConversationId, ItemId, OnUpgrade, TurnId
 from service.domain.new_items import NewId
-from service.edit_flow import Edit
+from service.edit_flow import Edit, Sent
 from service.fork_flow import ForkPoint
 from service.opening_flow import open_once
 
@@ -138,13 +138,19 @@ async def add_items(
     service: ServiceOf,
     tenant: TenantOf,
 ) -> dict[str, Any]:
+    """With an `Idempotency-Key`, once; and once where OpenAI's client repeats it by itself."""
     check_include(request)
-    body = parse(ItemsBody, await read_object(request, service.settings.max_body_bytes, tenant.limits))
+    document = await read_object(request, service.settings.max_body_bytes, tenant.limits)
+    body = parse(ItemsBody, document)
     brought = parse_items(body.items, "items")
     edit = _edit(request, service, tenant, conversation_id)
+    key = idempotency_key(request)
+    sent = Sent(key=key, request_hash=request_hash(document), repeated=key is None and is_repeat(request))
     if given := {item["id"] for item in body.items if isinstance(item.get("id"), str)}:
         await _check_absent(service, tenant, edit.conversation, given)
-    added = await service.database.run(lambda conn: edit_flow.add_items(conn, edit, brought, service.new_id))
+    added = await service.database.run(
+        lambda conn: edit_flow.add_items_once(conn, edit, brought, sent, service.new_id)
+    )
     return list_object(added, has_more=False)
 
 
@@ -170,33 +176,6 @@ async def delete_item(
     edit = _edit(request, service, tenant, conversation_id)
     await service.database.run(lambda conn: edit_flow.delete_item(conn, edit, ItemId(item_id)))
     return await _read(service, tenant, edit.conversation)
-
-
-def if_match(request: Request) -> int | None:
-    """The version in `If-Match`, which reading a conversation gives as its `ETag`.
-
-    Raises:
-        InvalidInput: not such an ETag.
-    """
-    given = request.headers.get("if-match", "*").strip()
-    if given == "*":
-        return None
-    found = fullmatch(r'"(\d{1,18})"', given)
-    if found is None:
-        raise InvalidInput(
-            "'If-Match' must be the ETag of the conversation, a number in quotes, or *.", "If-Match"
-        )
-    return int(found[1])
-
-
-def idempotency_key(request: Request) -> str | None:
-    """Raises: InvalidInput: not a key."""
-    key = request.headers.get("idempotency-key")
-    if key is not None and not fullmatch(r"[\x21-\x7e]{1,255}", key):
-        raise InvalidInput(
-            "'Idempotency-Key' must be 1 to 255 printable ASCII characters without spaces.", "Idempotency-Key"
-        )
-    return key
 
 
 def _fork_point(body: ForkBody) -> ForkPoint:

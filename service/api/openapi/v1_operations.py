@@ -38,7 +38,7 @@ IDEMPOTENCY_KEY: Json = {
     "Idempotency-Key": {
         "type": "string",
         "pattern": r"^[\x21-\x7e]{1,255}$",
-        "description": "One key, one response or conversation: the request repeated is answered with the same.",
+        "description": "One key, one response, conversation or addition to one: the request repeated is answered with the same.",
     }
 }
 PIN: Json = {"x-everturn-revision": DIGEST | {"description": "The only revision that may answer."}}
@@ -117,8 +117,8 @@ V1: Mapping[str, Operation] = {
         body=ItemsBody,
         answer=objects.ItemList,
         query=INCLUDE,
-        headers=IF_MATCH,
-        refuses=(GONE, MOVED_ON),
+        headers=IF_MATCH | IDEMPOTENCY_KEY,
+        refuses=(GONE, MOVED_ON, OTHER_BODY),
     ),
     "GET /v1/conversations/{conversation_id}/items/{item_id}": Operation(
         id="getConversationItem", says="Read an item", answer=objects.Item, query=INCLUDE, refuses=(GONE,)
