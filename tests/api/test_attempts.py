@@ -95,6 +95,45 @@ def test_r6_an_engine_killed_mid_stream_is_replaced_and_its_words_are_not_sent_t
     assert failed.partial_text == "".join(expected.split(" ")[n] + " " for n in range(3))
 
 
+def test_an_engine_that_goes_silent_mid_stream_is_given_up_and_its_words_are_not_sent_twice(
+    database: str,
+) -> None:
+    with running_stack(database, engine_silence_s=1) as stack:
+        silent = stack.start_engine("a", alias=True)
+        silent.faults.hold_after = 3
+        conversation = stack.conversation()
+        with ThreadPoolExecutor(1) as pool:
+            asked = pool.submit(stack.stream, "hello", conversation=conversation)
+            eventually(lambda: silent.faults.hold_after is None)
+            replacement = stack.start_engine("a")
+            events = asked.result()
+        expected = replacement.cold_text(replacement.prompts[0])
+        assert deltas(events) == expected
+        assert names(events)[-1] == "response.completed"
+        assert events[-1]["response"]["attempt"] == 2
+        [failed] = [e for e in stack.events(conversation) if isinstance(e, AttemptFailed)]
+        assert failed.partial_text == "".join(word + " " for word in expected.split(" ")[:3])
+        assert "Timeout" in failed.reason
+
+
+def test_an_answer_that_comes_while_its_engine_is_set_draining_comes_to_its_end(stack: Stack) -> None:
+    draining = stack.start_engine("a", alias=True)
+    draining.faults.hold_after = 3
+    conversation = stack.conversation()
+    with ThreadPoolExecutor(1) as pool:
+        asked = pool.submit(stack.stream, "hello", conversation=conversation)
+        eventually(lambda: draining.faults.hold_after is None)
+        other = stack.start_engine("a")
+        assert stack.admin.post(f"/admin/engines/{draining.boot}/drain").status_code == 200
+        draining.faults.release.set()
+        events = asked.result()
+    assert deltas(events) == draining.cold_text(draining.prompts[0])
+    assert (names(events)[-1], events[-1]["response"]["attempt"]) == ("response.completed", 1)
+    assert not [e for e in stack.events(conversation) if isinstance(e, AttemptFailed)]
+    stack.ask("more", conversation=conversation)
+    assert (len(draining.prompts), len(other.prompts)) == (1, 1)
+
+
 def test_a_new_attempt_in_other_words_ends_the_stream_and_its_answer_is_kept(stack: Stack) -> None:
     old = stack.start_engine("a", alias=True)
     old.faults.hold_after = 3
