@@ -1,7 +1,7 @@
 .DEFAULT_GOAL := help
 PY := .venv/bin/python
 
-.PHONY: help demo up down status clean test check clients bench-api bench-kv bench-partitions bench-rollout bench-store chaos faults fuzz lock machines setup setup-dev
+.PHONY: help demo up down status clean test check clients suites bench-api bench-kv bench-partitions bench-rollout bench-store chaos faults fuzz lock machines setup setup-dev
 
 help: ## Show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
@@ -30,6 +30,9 @@ check: setup-dev ## Static checks: ruff, mypy, import-linter, deptry, squawk
 
 clients: ## Try openai-agents, LangChain and LiteLLM against what `make up` started, in environments of their own
 	@scripts/clients.sh
+
+suites: ## Run the suites of Open Responses and of OGX against what `make up` started: OPEN_RESPONSES=/path OGX=/path make suites
+	@scripts/suites.sh
 
 bench-kv: setup-dev ## What stored KV gains and what the guard costs, on real vLLM; the last line is JSON
 	@test -d .everturn/checkpoints/v12 || $(PY) -m demo.checkpoints --root .everturn/checkpoints >/dev/null

@@ -144,6 +144,7 @@ def _asked(turn: TurnId, wants: Wants, instructions: str) -> TurnAsked | None:
         text_format=wants.text_format,
         instructions=instructions,
         parallel_tool_calls=wants.parallel_tool_calls,
+        labels=wants.labels,
     )
 
 

@@ -18,19 +18,17 @@ from service.domain.events import (
     TurnScored,
 )
 from service.domain.items import ItemKind
+from service.domain.new_items import LABELS
 from service.domain.turn import Turn, TurnState
 
 LENGTH = "length"
 """vLLM's reason to finish at `max_tokens` or at the end of its context."""
 
 
-NOT_ASKED_FOR = {
-    "frequency_penalty": 0,
-    "max_tool_calls": None,
-    "presence_penalty": 0,
-    "prompt_cache_key": None,
-    "safety_identifier": None,
-}
+ALWAYS_TOLD = tuple(name for name in LABELS if name != "user")
+"""Null where they were not sent; `user` is a string in OpenAI's specification, or not there."""
+
+NOT_ASKED_FOR = {"frequency_penalty": 0, "presence_penalty": 0}
 """What nobody can ask for here, and Open Responses demands of every response."""
 
 
@@ -133,7 +131,7 @@ def is_cancelled(turn: Turn) -> bool:
 
 def opening_object(stored: StoredTurn) -> dict[str, Any]:
     """The response as it is before anything was done for it, also where it has an answer by now."""
-    turn = Turn.of(stored.turn.started)
+    turn = replace(Turn.of(stored.turn.started), asked=stored.turn.asked)
     return response_object(replace(stored, turn=turn, completed_at=None))
 
 
@@ -191,6 +189,8 @@ def _asked(asked: TurnAsked | None) -> dict[str, Any]:
     return {
         "parallel_tool_calls": asked.parallel_tool_calls,
         "text": {"format": json.loads(asked.text_format or '{"type": "text"}')},
+        **dict.fromkeys(ALWAYS_TOLD),
+        **json.loads(asked.labels or "{}"),
         "tool_choice": json.loads(asked.tool_choice or '"auto"'),
         "tools": json.loads(asked.tools or "[]"),
     }

@@ -1,6 +1,8 @@
 """What clients may send to /v1, with every parameter either understood or refused by name."""
 
+import json
 from collections.abc import Mapping
+from dataclasses import replace
 from hashlib import sha256
 from typing import Annotated, Any, Literal
 
@@ -12,7 +14,7 @@ from service.api.wants import parse_wants
 from service.domain import canonical
 from service.domain.errors import InvalidInput
 from service.domain.events import ConversationId, Role
-from service.domain.new_items import NewItem, NewMessage, NewOutput, Wants
+from service.domain.new_items import LABELS, NewItem, NewMessage, NewOutput, Wants
 
 Metadata = Annotated[
     dict[Annotated[str, Field(max_length=64)], Annotated[str, Field(max_length=512)]], Field(max_length=16)
@@ -35,6 +37,7 @@ LOGPROBS = "message.output_text.logprobs"
 Policy = Literal["replay", "stay", "stay_strict"]
 
 MAX_INITIAL_ITEMS = 20
+MAX_CACHE_KEY = 512
 
 WITHOUT_EFFECT: Mapping[str, tuple[object, ...]] = {
     "reasoning": (),
@@ -47,14 +50,10 @@ WITHOUT_EFFECT: Mapping[str, tuple[object, ...]] = {
 REFUSED = frozenset(
     {
         "context_management",
-        "max_tool_calls",
         "moderation",
         "prompt",
-        "prompt_cache_key",
         "prompt_cache_options",
         "prompt_cache_retention",
-        "safety_identifier",
-        "user",
     }
 )
 
@@ -105,18 +104,25 @@ class ResponseBody(StrictBody):
     tool_choice: Any = None
     parallel_tool_calls: bool | None = None
     text: Any = None
+    max_tool_calls: int | None = Field(default=None, ge=1, le=2**31 - 1)
+    """Of tools that the service itself would call: there are none, so no answer has more."""
+    prompt_cache_key: str | None = Field(default=None, max_length=MAX_CACHE_KEY)
+    safety_identifier: str | None = Field(default=None, max_length=64)
+    user: str | None = Field(default=None, max_length=MAX_CACHE_KEY)
 
     @property
     def logprobs(self) -> int | None:
-        """How many candidates beside each token; None where none are asked for."""
-        return (self.top_logprobs or 0) if LOGPROBS in (self.include or ()) else None
+        """How many candidates beside each token; None where no log-probabilities are asked for, by either parameter."""
+        return (self.top_logprobs or 0) if self.top_logprobs or LOGPROBS in (self.include or ()) else None
 
     @property
     def wants(self) -> Wants:
         """Raises: InvalidInput: naming the field."""
-        return parse_wants(
+        wants = parse_wants(
             self.tools, self.tool_choice, self.text, parallel_tool_calls=self.parallel_tool_calls
         )
+        labels = {name: value for name in LABELS if (value := getattr(self, name)) is not None}
+        return replace(wants, labels=json.dumps(labels)) if labels else wants
 
     @property
     def conversation_id(self) -> str | None:
@@ -148,11 +154,6 @@ def parse_response_body(document: Mapping[str, Any]) -> ResponseBody:
             "unsupported_parameter",
         )
     body = parse(ResponseBody, effective(document, WITHOUT_EFFECT, REFUSED))
-    if body.top_logprobs and LOGPROBS not in (body.include or ()):
-        raise InvalidInput(
-            f"'top_logprobs' adds to log-probabilities that were not asked for: pass include=['{LOGPROBS}'] too.",
-            "top_logprobs",
-        )
     if body.conversation is not None and body.previous_response_id is not None:
         raise InvalidInput(
             "Mutually exclusive parameters: 'previous_response_id' and 'conversation' each name the history by itself; "

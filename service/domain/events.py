@@ -201,6 +201,8 @@ class TurnAsked:
     instructions: str = ""
     """A system message before all items, where it is not one of them."""
     parallel_tool_calls: bool = True
+    labels: str = ""
+    """What it says of itself, which changes nothing of the answer and is told back: JSON, or empty."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

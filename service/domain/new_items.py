@@ -18,6 +18,9 @@ from service.domain.items import CallId
 NewId = Callable[[str], str]
 """A fresh id under the given prefix."""
 
+LABELS = ("max_tool_calls", "prompt_cache_key", "safety_identifier", "user")
+"""What a request may say of itself: it changes nothing of the answer, is recorded with the turn, and told back."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewMessage:
@@ -45,12 +48,13 @@ class NewReasoning:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wants:
-    """What a request asks for beside words; each is JSON as the client sent it, or empty."""
+    """What a request asks for beside words; each is JSON as the client sent it, or empty. `labels` has those of LABELS that it gave."""
 
     tools: str = ""
     tool_choice: str = ""
     text_format: str = ""
     parallel_tool_calls: bool = True
+    labels: str = ""
 
 
 NOTHING_WANTED = Wants()

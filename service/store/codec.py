@@ -30,7 +30,7 @@ from service.domain.events import (
     TurnStreamed,
 )
 from service.domain.evidence import Loaded
-from service.store.event_readers import READERS, SCORES, WRITTEN, Json
+from service.store.event_readers import READERS, SCORES, Json, schema_of
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
@@ -56,14 +56,14 @@ def encode(event: Event) -> EventRow:
         tokens = _packed((*event.prompt_delta, *event.output))
         payload |= {field: len(getattr(event, field)) for field in TOKEN_FIELDS}
     if isinstance(event, TurnAsked):
-        payload = to_document(event, without=ASKED_FIELDS)
+        payload = to_document(event, without=ASKED_FIELDS[max(ASKED_FIELDS)])
     if isinstance(event, TurnParsed):
         payload["parts"] = [to_document(part, without={"text"}) for part in event.parts]
     if isinstance(event, TurnStreamed):
         payload["pieces"] = " ".join(map(str, event.pieces))  # jsonb takes a dozen bytes for a number
     return EventRow(
         type=event.name,
-        schema_number=WRITTEN[event.name],
+        schema_number=schema_of(event),
         payload=payload,
         content=_content(event),
         tokens=tokens,
@@ -91,9 +91,8 @@ def decode(row: EventRow, *, erased: bool = False, tokenless: bool = False) -> E
         if row.type == TurnScored.name:
             document[SCORES] = json.loads(_whole(row.content, erased=erased) or "[]")
         if row.type == TurnAsked.name:
-            document |= dict(
-                zip(ASKED_FIELDS, _texts(row.content, len(ASKED_FIELDS), erased=erased), strict=True)
-            )
+            fields = ASKED_FIELDS[row.schema_number]
+            document |= dict(zip(fields, _texts(row.content, len(fields), erased=erased), strict=True))
         if row.type == TurnParsed.name:
             texts = _texts(row.content, len(document["parts"]), erased=erased)
             document["parts"] = [
@@ -193,7 +192,7 @@ def _content(event: Event) -> bytes | None:
     if event.name in WITH_METADATA and (metadata := getattr(event, METADATA)):
         return json.dumps(dict(metadata)).encode("ascii")
     if isinstance(event, TurnAsked):
-        return _several(getattr(event, field) for field in ASKED_FIELDS)
+        return _several(getattr(event, field) for field in ASKED_FIELDS[schema_of(event)])
     if isinstance(event, TurnParsed):
         return _several(part.text for part in event.parts)
     if isinstance(event, TurnScored):
@@ -254,8 +253,9 @@ WITH_METADATA = frozenset({ConversationCreated.name, ConversationUpdated.name, T
 """Events with a client's own names and values, which may be a person's: content too, as JSON, and none where empty.
 Their first schema had them in the payload."""
 
-ASKED_FIELDS = ("tools", "tool_choice", "text_format", "instructions")
-"""Of `turn.asked`: a client's own words too, as JSON."""
+ASKED_AT_FIRST = ("tools", "tool_choice", "text_format", "instructions")
+ASKED_FIELDS = {1: ASKED_AT_FIRST, 2: (*ASKED_AT_FIRST, "labels")}
+"""Of `turn.asked`, by schema: a client's own words too, as JSON."""
 
 UNWRITTEN: Mapping[type, frozenset[str]] = {
     Sampling: frozenset({"top_logprobs"}),

@@ -55,10 +55,14 @@ def test_they_are_read_again_and_end_a_stream(shared_stack: Stack) -> None:
     assert done["logprobs"] == logprobs(ended)
 
 
-def test_candidates_of_what_was_not_asked_for_are_refused_by_name(shared_stack: Stack) -> None:
-    answer = shared_stack.post(input="hello", top_logprobs=2)
-    assert (answer.status_code, answer.json()["error"]["param"]) == (400, "top_logprobs")
-    assert "include=['message.output_text.logprobs']" in answer.json()["error"]["message"]
+def test_candidates_are_asked_for_without_include_too(shared_stack: Stack) -> None:
+    answer = shared_stack.ask("hello", top_logprobs=2)
+    assert answer["top_logprobs"] == 2
+    assert {len(score["top_logprobs"]) for score in logprobs(answer)} == {2}
+
+
+def test_none_of_them_asks_for_nothing(shared_stack: Stack) -> None:
+    assert logprobs(shared_stack.ask("hello", top_logprobs=0)) == []
 
 
 def test_they_may_be_asked_for_where_a_response_is_read(shared_stack: Stack) -> None:

@@ -1,5 +1,8 @@
 """One event of each kind, as the rows in `golden/` hold it. New fields get defaults here, old rows never change."""
 
+from collections.abc import Mapping
+from dataclasses import replace
+
 from service.domain.artifact import ArtifactId, BootId, RefusalReason
 from service.domain.canary import CanaryFailed, CanaryForgotten, CanaryRecorded
 from service.domain.contract import Contract
@@ -82,6 +85,26 @@ TERMS = Contract(
     ends_ms=1_767_922_000_000,
 )
 
+ASKED = TurnAsked(
+    turn=TURN,
+    tools='[{"type":"function","name":"get_weather","parameters":{"type":"object"}}]',
+    tool_choice='"auto"',
+    text_format="",
+    instructions="be brief \x00",
+    parallel_tool_calls=False,
+)
+
+PINNED = TurnPinned(
+    turn=TURN,
+    attempt=2,
+    plan=PlanKind.REBUILD,
+    reason=f"revision changed from {V12}: replay 96 tokens",
+    revision=V13,
+    engine=BOOT,
+    offer=KV,
+    carry_tokens=True,
+)
+
 GOLDEN: dict[str, Event] = {
     event.name: event
     for event in (
@@ -103,16 +126,7 @@ GOLDEN: dict[str, Event] = {
             metadata={"trace": "a1"},
             instructions=ItemId("msg_01"),
         ),
-        TurnPinned(
-            turn=TURN,
-            attempt=2,
-            plan=PlanKind.REBUILD,
-            reason=f"revision changed from {V12}: replay 96 tokens",
-            revision=V13,
-            engine=BOOT,
-            offer=KV,
-            carry_tokens=True,
-        ),
+        PINNED,
         KvRefused(
             turn=TURN,
             attempt=2,
@@ -179,14 +193,7 @@ GOLDEN: dict[str, Event] = {
         ),
         FunctionCallOutputAccepted(item=ItemId("fco_00"), call=CallId("call_00"), output="21 \u00b0C \ud800"),
         ReasoningAccepted(item=ItemId("rs_00"), text="so far \x00"),
-        TurnAsked(
-            turn=TURN,
-            tools='[{"type":"function","name":"get_weather","parameters":{"type":"object"}}]',
-            tool_choice='"auto"',
-            text_format="",
-            instructions="be brief \x00",
-            parallel_tool_calls=False,
-        ),
+        ASKED,
         TurnParsed(
             turn=TURN,
             attempt=3,
@@ -253,3 +260,12 @@ GOLDEN: dict[str, Event] = {
         RolloutDone(rollout=ROLLOUT, by="everturn", reason="the engines of before have drained"),
     )
 }
+
+# With what only the newest schema of its kind has a place for.
+NEWER: Mapping[tuple[str, int], Event] = {
+    (TurnAsked.name, 2): replace(ASKED, labels='{"safety_identifier": "somebody \\u0000"}'),
+}
+
+
+def golden(name: str, schema_number: int) -> Event:
+    return NEWER.get((name, schema_number), GOLDEN[name])

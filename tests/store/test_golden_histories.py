@@ -97,6 +97,13 @@ def test_a_fork_folds_onto_the_history_that_it_was_made_of() -> None:
     assert [(one.conversation, one.tokens) for one in fork.ancestors] == [("conv_01", 4)]
 
 
+def test_a_history_with_labels_folds_to_what_its_turn_said_of_itself() -> None:
+    turn = fold(TENANT, CHAT, events("labelled.jsonl")).open_turn
+    assert turn is not None
+    assert turn.asked is not None
+    assert json.loads(turn.asked.labels) == {"safety_identifier": "somebody \x00"}
+
+
 def test_every_version_of_every_event_stands_in_a_golden_file_and_a_conversations_in_a_history_that_is_folded() -> (
     None
 ):

@@ -200,9 +200,11 @@ class Response(Shape):
     truncation: str
     frequency_penalty: Literal[0]
     presence_penalty: Literal[0]
-    max_tool_calls: None
-    prompt_cache_key: None
-    safety_identifier: None
+    max_tool_calls: int | None
+    prompt_cache_key: str | None
+    safety_identifier: str | None
+    user: str = ""
+    """Absent where it was not sent."""
     usage: Usage | None
     """Null until there is an answer."""
     metadata: dict[str, str]
