@@ -1,4 +1,4 @@
-"""Orders the rebuild that an attempt waits for."""
+"""The rebuild that an attempt waits for: ordered, or shared with a warm-up; and a warm-up's that it makes needless."""
 
 from collections.abc import Callable
 
@@ -6,7 +6,9 @@ from sqlalchemy import Connection
 
 from service.domain.events import TurnPinned
 from service.domain.head import Head
-from service.store import rebuilds
+from service.domain.plan import WarmUp
+from service.domain.revision import RevisionDigest
+from service.store import rebuilds, warm_ups
 
 NewId = Callable[[str], str]
 """A fresh id under the given prefix."""
@@ -25,3 +27,12 @@ def order_rebuild(conn: Connection, state: Head, pinned: TurnPinned, new_id: New
         offer=pinned.offer,
         tokens_total=state.window_tokens,
     )
+
+
+def find_warm_up(conn: Connection, state: Head, target: RevisionDigest) -> WarmUp | None:
+    """That a worker is at. One that nobody is at is called off: the turn prefills by itself what it would, and sooner."""
+    found = warm_ups.find(conn, state.tenant, state.id, target)
+    if found is None or found.held:
+        return None if found is None else found.warm_up
+    warm_ups.call_off(conn, found.rebuild, "a turn prefills this history where it decodes")
+    return None

@@ -3,6 +3,7 @@
 import sys
 from dataclasses import dataclass, replace
 from datetime import datetime
+from functools import partial
 
 from sqlalchemy import Connection
 
@@ -40,7 +41,7 @@ from service.domain.revision import STRIPPED, RevisionDigest, same_text
 from service.domain.rollout import Route, target_of
 from service.domain.transcript import Transcript
 from service.domain.turn import Turn, TurnEvent, TurnState, check_needs_attempt
-from service.rebuild_order import NewId, order_rebuild
+from service.rebuild_order import NewId, find_warm_up, order_rebuild
 from service.store import (
     artifacts,
     contracts,
@@ -126,7 +127,8 @@ def plan_attempt(
     if any(engine.role is EngineRole.PREFILL for engine in engines):
         # A token is a byte at least.
         history = replace(history, new_tokens=prompt_size.new_bytes(conn, tenant, conversation))
-    plan = plan_turn(
+    planned = partial(
+        plan_turn,
         history=history,
         target=target,
         policy=_policy(current.started),
@@ -137,11 +139,16 @@ def plan_attempt(
         contracts=contracts.in_force(conn) if several else (),
         routing=routing,
     )
+    plan = planned()
+    if plan.kind is PlanKind.COLD and history.revision not in (None, plan.revision):
+        # Too short to be rebuilt, unless a warm-up is at it.
+        plan = planned(warm_up=find_warm_up(conn, state, target))
     if plan.engine is None:
         return NotPinned(reason=plan.reason, final=plan.kind is PlanKind.REFUSE)
     pinned = _pin(plan, plan.engine, turn, current.attempt + 1, route)
-    state = continue_turn(conn, state, [pinned], now)
     rebuild = order_rebuild(conn, state, pinned, new_id) if plan.kind is PlanKind.REBUILD else None
+    pinned = replace(pinned, rebuild=rebuild)
+    state = continue_turn(conn, state, [pinned], now)
     split = None if plan.prefill is None else Split(engine=plan.prefill, at_hand_tokens=plan.at_hand_tokens)
     transcript = heads.load_transcript(conn, tenant, conversation) if rebuild is None else None
     return Pinned(

@@ -7,11 +7,12 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from service.domain.cuts import Cuts, Unkept
-from service.domain.events import ItemId, TurnId, TurnStreamed
+from service.domain.events import ItemId, TurnId, TurnPinned, TurnStreamed
 from service.domain.revision import RevisionDigest
 
 if TYPE_CHECKING:
     from service.conversation_flow import StoredTurn
+    from service.domain.turn import Turn
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,6 +42,10 @@ class TurnChannel:
         self.answered: StoredTurn | None = None
         """As it was recorded with its answer, where this process did that: what would be read back."""
         self.readers = 0
+        self.rebuilds: dict[int, TurnPinned] = {}
+        """By attempt: those that wait for one, as far as they are known here."""
+        self._plans_known: set[int] = set()
+        """Of these attempts."""
         self._told = 0
         self._moved = asyncio.Event()
 
@@ -48,13 +53,34 @@ class TurnChannel:
         if note != self.view.note:
             self._set(replace(self.view, note=note))
 
-    def begin(self, attempt: int, revision: RevisionDigest, note: str = "answering") -> None:
+    def begin(
+        self,
+        attempt: int,
+        revision: RevisionDigest,
+        note: str = "answering",
+        pinned: TurnPinned | None = None,
+    ) -> None:
+        """Args: pinned: None of an attempt that another process planned."""
+        if pinned is not None:
+            self._plans_known.add(attempt)
+            if pinned.rebuild is not None:
+                self.rebuilds[attempt] = pinned
         if self.cuts is not None and attempt > 1:
             self.cuts.announce(revision)
         if self.unkept is not None:
             self.unkept.begin(attempt, revision)
         self._told = 0
         self._set(replace(self.view, attempt=attempt, revision=revision, text="", note=note))
+
+    @property
+    def plans_known(self) -> bool:
+        """Whether `rebuilds` has all that there are of the attempts that are shown here."""
+        return self._plans_known.issuperset(range(1, self.view.attempt + 1))
+
+    def learn_plans(self, turn: "Turn", attempt: int) -> None:
+        """From the record, as it stood once that attempt was shown."""
+        self.rebuilds |= {pinned.attempt: pinned for pinned in turn.rebuilds}
+        self._plans_known |= set(range(1, max(attempt, turn.attempt) + 1))
 
     def say(self, text: str) -> None:
         """What has not been stored for so long that it could not be told apart later is sent with what follows it."""

@@ -5,6 +5,7 @@ from logging import getLogger
 from time import monotonic
 
 from service.api.channel import TurnChannel, View
+from service.api.rebuild_looks import RebuildLooks, progress
 from service.api.turn_job import STORAGE_TROUBLE, Failure, Tools
 from service.domain.cuts import Cuts, Retelling, item_of
 from service.domain.events import TenantId, TurnId
@@ -21,6 +22,7 @@ UNREAD_S = 2.0
 class Follower:
     def __init__(self, tools: Tools) -> None:
         self._database = tools.database
+        self._looks = RebuildLooks(tools.database)
         settings = tools.settings
         self._patience_s = settings.turn_wait_s + settings.rebuild_timeout_s + settings.engine_silence_s
         self._followed: dict[TurnId, tuple[TurnChannel, asyncio.Task[None]]] = {}
@@ -68,7 +70,7 @@ class Follower:
                     retelling = Retelling(channel, direct=not seen.background)
                     channel.cuts = Cuts() if seen.streamed else None
                 retelling.tell(seen.chunks)
-                channel.note(_note(seen, channel))
+                channel.note(await self._note(seen, channel))
                 if retelling.next > since or seen.waits:
                     moved_s = now
             if channel.readers:
@@ -87,8 +89,17 @@ class Follower:
             log.warning("turn %s cannot be followed now: %s", turn, error)
             return None
 
-
-def _note(seen: Progress, channel: TurnChannel) -> str:
-    if seen.waits:
-        return "waiting: for a worker"
-    return channel.view.note if channel.view.attempt else "in another process"
+    async def _note(self, seen: Progress, channel: TurnChannel) -> str:
+        if seen.waits:
+            return "waiting: for a worker"
+        view = channel.view
+        if not view.attempt:
+            return "in another process"
+        pinned = channel.rebuilds.get(view.attempt)
+        if pinned is None or pinned.rebuild is None or view.text:
+            return "answering"
+        try:
+            row = await self._looks.find(pinned.rebuild)
+        except STORAGE_TROUBLE:
+            return view.note
+        return "answering" if row is None or row.finished_at is not None else progress(row)

@@ -36,8 +36,9 @@ class Placement:
                 await asyncio.sleep(BUSY_PAUSE_S)
                 continue
             if isinstance(plan, Pinned):
-                job.plan = plan.pinned.plan
-                job.channel.begin(plan.pinned.attempt, plan.pinned.revision, plan.pinned.reason)
+                pinned = plan.pinned
+                job.plan = pinned.plan
+                job.channel.begin(pinned.attempt, pinned.revision, pinned.reason, pinned)
                 return plan
             _give_up(plan, deadline, self._tools.settings.turn_wait_s)
             await self._queue(job, plan)

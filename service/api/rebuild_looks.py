@@ -11,6 +11,11 @@ GATHER_S = 0.01
 """Hundreds that look often would otherwise keep the database busy with nothing else."""
 
 
+def progress(row: Rebuild) -> str:
+    """For the comments of a stream."""
+    return f"rebuilding: {row.tokens_done} of {row.tokens_total} tokens"
+
+
 class RebuildLooks:
     def __init__(self, database: Database) -> None:
         self._database = database

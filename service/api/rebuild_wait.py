@@ -10,7 +10,7 @@ from service import turn_flow
 from service.api.bell import Bell
 from service.api.database import Database
 from service.api.metrics import Metrics
-from service.api.rebuild_looks import RebuildLooks
+from service.api.rebuild_looks import RebuildLooks, progress
 from service.domain.events import AttemptFailed
 from service.domain.head import Head
 from service.domain.plan import RebuildQueue
@@ -102,5 +102,5 @@ class RebuildWait:
             unclaimed = row.state is rebuilds.RebuildState.QUEUED and waited > self._settings.rebuild_claim_s
             if unclaimed or waited > self._settings.rebuild_timeout_s:
                 return row
-            note(f"rebuilding: {row.tokens_done} of {row.tokens_total} tokens")
+            note(progress(row))
             await asyncio.sleep(min(max(POLL_SHARE * waited, SHORTEST_POLL_S), LONGEST_POLL_S))

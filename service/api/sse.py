@@ -8,13 +8,14 @@ deltas, but the events that end the stream, which have the whole text.
 
 When an attempt dies after some of its text was sent, and the next one has other words, the stream ends with
 `response.failed`, code `attempt_lost`, while the turn goes on: `GET /v1/responses/{id}` has the accepted answer. A
-further attempt is announced by our own event `everturn.attempt`.
+further attempt is announced by our own event `everturn.attempt`, and the rebuild that one waits for by `everturn.rebuild`,
+before anything of its answer.
 """
 
 import json
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from service.api import item_events
 from service.api.channel import TurnChannel, View
@@ -23,11 +24,14 @@ from service.api.response_object import in_background, opening_object, response_
 from service.conversation_flow import StoredTurn
 from service.domain.conversation import Item
 from service.domain.cuts import NUMBERS_APART, TAKEN_OVER
-from service.domain.events import ItemId, Role, TurnCompleted, TurnId, TurnScored, TurnStreamed
+from service.domain.events import ItemId, Role, TurnCompleted, TurnId, TurnPinned, TurnScored, TurnStreamed
 from service.domain.items import ItemKind
 from service.domain.revision import RevisionDigest
 from service.domain.telling import MARK, Begun, Ids, Reader, line_of, plain
 from service.domain.turn import Turn
+
+if TYPE_CHECKING:
+    from service.domain.head import LastAnswer
 
 ATTEMPT_LOST = (
     "The attempt that this text came from was lost, and the next one answers in other words. "
@@ -56,11 +60,12 @@ async def turn_events(
         if view is not None and not await channel.moved(view, heartbeat_s):
             yield f": response.in_progress {json.dumps(view.note)}\n\n"
             continue
+        await _know_plans(channel, load)
         view, cuts = channel.view, channel.cuts
         if lost is None and cuts is not None:
             lost = cuts.lost and after is None
         cuts = None if lost else cuts
-        for event in writer.begun(view.attempt):
+        for event in writer.begun(view.attempt, channel.rebuilds):
             yield event
         if cuts is not None and view.item is not None:
             for event in writer.cut(cuts.pieces, cuts.announced, cuts.text, view.item):
@@ -73,6 +78,13 @@ async def turn_events(
         yield event
 
 
+async def _know_plans(channel: TurnChannel, load: Callable[[], Awaitable[StoredTurn]]) -> None:
+    """The record is asked for those of attempts that another process planned, or that nobody was told of."""
+    while not channel.plans_known:
+        attempt = channel.view.attempt
+        channel.learn_plans((await load()).turn, attempt)
+
+
 class _Writer:
     """Keeps what one reader was sent, or had before it came back."""
 
@@ -83,6 +95,9 @@ class _Writer:
         self._announced = 0
         self._opening: dict[str, Any] = {}
         self._turn = TurnId("")
+        self._previous: LastAnswer | None = None
+        self._rebuilds: Mapping[int, TurnPinned] = {}
+        self._begun = False
         self._answer: _Answer | None = None
         self._waits = False
         self._took_over = False
@@ -109,16 +124,37 @@ class _Writer:
 
     def opening(self, stored: StoredTurn) -> Iterator[str]:
         self._opening, self._turn = opening_object(stored), stored.turn.id
-        self._waits = in_background(stored.turn)
+        self._waits, self._previous = in_background(stored.turn), stored.previous
         yield from self._event("response.created", response=self._opening)
         name = "response.queued" if self._waits else "response.in_progress"
         yield from self._event(name, response=self._opening)
 
-    def begun(self, attempt: int) -> Iterator[str]:
-        """Of one in the background: a worker has taken it up."""
-        if self._waits and attempt > 0:
-            self._waits = False
+    def begun(self, attempt: int, rebuilds: Mapping[int, TurnPinned]) -> Iterator[str]:
+        """Args: rebuilds: that attempts as far as this one wait for, by attempt."""
+        self._rebuilds = rebuilds
+        if self._begun or attempt == 0:
+            return
+        self._begun = True
+        if self._waits:
+            # In the background: a worker has taken it up.
             yield from self._event("response.in_progress", response=self._opening | {"status": "in_progress"})
+        yield from self._rebuild(1)
+
+    def _rebuild(self, attempt: int) -> Iterator[str]:
+        pinned = self._rebuilds.get(attempt)
+        if pinned is None:
+            return
+        before = self._previous
+        assert before is not None  # noqa: S101 what is rebuilt is its window
+        yield from self._event(
+            "everturn.rebuild",
+            attempt=attempt,
+            rebuild=pinned.rebuild,
+            revision=pinned.revision,
+            previous_revision=before.engine_revision,
+            tokens_total=before.tokens,
+            reason=pinned.reason,
+        )
 
     def cut(
         self, pieces: Sequence[int], announced: Sequence[RevisionDigest], line: str, item: ItemId
@@ -131,14 +167,15 @@ class _Writer:
                 continue
             if piece == 0:
                 self._announced += 1
-                revision = announced[self._announced - 1]
-                yield from self._event("everturn.attempt", attempt=self._announced + 1, revision=revision)
+                attempt, revision = self._announced + 1, announced[self._announced - 1]
+                yield from self._event("everturn.attempt", attempt=attempt, revision=revision)
+                yield from self._rebuild(attempt)
                 continue
             yield from self._told(self._of(item).go_on(line, piece))
 
     def ending(self, stored: StoredTurn, channel: TurnChannel, view: View) -> Iterator[str]:
         turn, completed = stored.turn, stored.turn.completed
-        yield from self.begun(turn.attempt)
+        yield from self.begun(turn.attempt, {pinned.attempt: pinned for pinned in turn.rebuilds})
         streamed = turn.streamed or channel.record(turn.id)
         if streamed is not None and streamed.lost and self._after is None and self._pieces == 0:
             streamed = None

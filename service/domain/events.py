@@ -226,6 +226,8 @@ class TurnPinned:
     rollout_step: int | None = None
     prefill: BootId | None = None
     """Of the same revision: computes the prompt's KV for `engine`, if the prompt turns out to be long enough."""
+    rebuild: str | None = None
+    """That the attempt waits for."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

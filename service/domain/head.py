@@ -42,6 +42,8 @@ class LastAnswer:
     engine: BootId
     extended: bool
     """Whether its prompt began with the window of the answer before it."""
+    tokens: int
+    """Of its window, with the answer."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -170,10 +172,10 @@ def _after(head: Head, event: TurnEvent) -> Head:
             withdrawn = head.turns[event.turn].items
             return replace(head, fresh=tuple(item for item in head.fresh if item not in withdrawn))
         case TurnCompleted():
-            tokens = event.prompt_tokens + len(event.output)
+            last = last_answer(event)
             parsed = head.turns[event.turn].parsed
             calls = parsed is not None and any(part.call is not None for part in parsed.parts)
-            return replace(head, last=last_answer(event), window_tokens=tokens, fresh=(), unsettled=calls)
+            return replace(head, last=last, window_tokens=last.tokens, fresh=(), unsettled=calls)
         case _:
             return head
 
@@ -184,6 +186,7 @@ def last_answer(event: TurnCompleted) -> LastAnswer:
         engine_revision=event.engine_revision,
         engine=event.engine,
         extended=event.extends is not None,
+        tokens=event.prompt_tokens + len(event.output),
     )
 
 

@@ -79,6 +79,19 @@ class History:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class WarmUp:
+    """A rebuild on the target that a worker is at, and that no turn waits for yet."""
+
+    tokens_total: int
+    """Of the history as it was when the rebuild was asked for."""
+    tokens_done: int
+
+
+WAY_SHARE = 10
+"""The way over the queue adds this part of the prefill of `rebuild_min_tokens`, by how that number is found."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Routing:
     """How one of several engines of a revision is chosen."""
 
@@ -137,12 +150,13 @@ def plan_turn(
     contracts: Sequence[Contract] = (),
     avoid: Collection[BootId] = (),
     routing: Routing = DEFAULT_ROUTING,
+    warm_up: WarmUp | None = None,
 ) -> TurnPlan:
     """What comes of what is listed in docs/plans.md.
 
     `target` is the revision that the conversation's alias points at now; `artifacts` are those of this conversation that were not
     refused, newest first. A history of fewer than `rebuild_min_tokens` is prefilled where it is decoded, which is quicker than a
-    queue hop. Engines to `avoid` failed this turn a moment ago: they serve their revision, so the policy holds, and are not picked.
+    queue hop, unless a `warm_up` is so far with it that it will be done sooner. Engines to `avoid` failed this turn a moment ago: they serve their revision, so the policy holds, and are not picked.
     """
     asked = _Asked(
         history=history,
@@ -154,7 +168,17 @@ def plan_turn(
         contracts=contracts,
         routing=routing,
     )
-    return _split(asked, _stay(asked) or _on_target(asked, rebuild_min_tokens))
+    return _split(asked, _stay(asked) or _on_target(asked, rebuild_min_tokens, warm_up))
+
+
+def worth_joining(warm_up: WarmUp, *, tokens: int, rebuild_min_tokens: int) -> bool:
+    """Whether what is left of it is likely to be done before so many tokens are prefilled on the spot.
+
+    Of what its worker is at, half is done on average when a turn comes. Where it has only begun, the turn waits longer than it would have
+    taken by itself by the way over the queue, and never by more.
+    """
+    left = (warm_up.tokens_total - warm_up.tokens_done) / 2
+    return warm_up.tokens_total == tokens and left + rebuild_min_tokens / WAY_SHARE < tokens
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -214,7 +238,7 @@ def _stay(asked: _Asked) -> TurnPlan | None:
     return None
 
 
-def _on_target(asked: _Asked, rebuild_min_tokens: int) -> TurnPlan:
+def _on_target(asked: _Asked, rebuild_min_tokens: int, warm_up: WarmUp | None) -> TurnPlan:
     history, target, current = asked.history, asked.target, asked.history.revision
     engine = asked.pick(target)
     if engine is None:
@@ -230,6 +254,10 @@ def _on_target(asked: _Asked, rebuild_min_tokens: int) -> TurnPlan:
     if not upgraded:
         return replace(plan, kind=PlanKind.COLD, reason=f"{reason}; no stored KV")
     if history.tokens < rebuild_min_tokens:
+        tokens = history.tokens
+        if warm_up and worth_joining(warm_up, tokens=tokens, rebuild_min_tokens=rebuild_min_tokens):
+            reason = f"revision changed from {current}: a warm-up is at its {tokens} tokens"
+            return replace(plan, kind=PlanKind.REBUILD, reason=reason)
         reason = f"revision changed; {history.tokens} tokens are prefilled on the spot"
         return replace(plan, kind=PlanKind.COLD, reason=reason)
     reason = f"revision changed from {current}: replay {history.tokens} tokens"

@@ -69,6 +69,8 @@ class Turn:
     attempt: int = 0
     """Number of the last attempt pinned; also its fence."""
     pinned: TurnPinned | None = None
+    rebuilds: tuple[TurnPinned, ...] = ()
+    """Of the attempts that waited for one."""
     refusals: tuple[KvRefused, ...] = ()
     rebuilt: KvRebuilt | None = None
     streamed: TurnStreamed | None = None
@@ -142,7 +144,8 @@ def advance(turn: Turn, event: TurnEvent) -> Turn:
     turn = replace(turn, state=TRANSITIONS[turn.state, event.name])
     match event:
         case TurnPinned():
-            return replace(turn, attempt=event.attempt, pinned=event)
+            waits = () if event.rebuild is None else (event,)
+            return replace(turn, attempt=event.attempt, pinned=event, rebuilds=(*turn.rebuilds, *waits))
         case KvRefused():
             return replace(turn, refusals=(*turn.refusals, event))
         case AttemptFailed():

@@ -137,6 +137,8 @@ class Chat:
                     return self._lost(event["response"])
                 case "everturn.attempt":
                     self._note(f"  attempt {event['attempt']} takes over, on {event['revision'][:SHOWN]}")
+                case "everturn.rebuild":
+                    self._note(f"  rebuilding {event['tokens_total']} tokens on {event['revision'][:SHOWN]}")
                 case kind if kind == WAITING and self.notes.isatty():
                     self._clear()
                     self.notes.write(f"  … {event['note']}")

@@ -60,6 +60,30 @@ def test_the_helper_takes_a_second_attempt(stack: Stack) -> None:
     assert final.output_text == engine.cold_text(engine.prompts[0])
 
 
+def test_the_client_and_its_helper_pass_over_a_rebuild_that_is_waited_for(stack: Stack) -> None:
+    stack.start_engine("a", alias=True)
+    client = stack.openai
+    chat = client.conversations.create()
+    client.responses.create(input="one", conversation=chat.id)
+    stack.await_artifacts(chat.id, 1)
+    stack.start_engine("b", alias=True)
+    raw = list(client.responses.create(input="two", conversation=chat.id, stream=True))
+    stack.start_engine("c", alias=True)
+    with client.responses.stream(model="production", input="three", conversation=chat.id) as stream:
+        helped = list(stream)
+        final = stream.get_final_response()
+    for events in (raw, helped):
+        kinds = [event.type for event in events]
+        assert kinds[2] == "everturn.rebuild"
+        assert kinds[-1] == "response.completed"
+        assert [event.sequence_number for event in events] == list(range(len(events)))
+    assert final.output_text == "".join(e.delta for e in helped if e.type == "response.output_text.delta")
+    response = raw[0].response.id  # type: ignore[union-attr]  # response.created
+    for number in range(len(raw)):
+        rest = client.responses.retrieve(response, stream=True, starting_after=number)
+        assert [event.type for event in rest] == [event.type for event in raw[number + 1 :]]
+
+
 async def test_the_asynchronous_client(shared_stack: Stack) -> None:
     async with AsyncOpenAI(base_url=f"{shared_stack.url}/v1", api_key=shared_stack.secrets.tenant) as client:
         answer = await client.responses.create(model="production", input="hello")

@@ -12,9 +12,11 @@ from service.domain.plan import (
     History,
     StoredArtifact,
     TurnPlan,
+    WarmUp,
     pick_prefill,
     plan_turn,
     resolve_policy,
+    worth_joining,
 )
 from service.domain.revision import RevisionDigest
 from tests.domain.descriptors import V12, V13, with_kv
@@ -89,6 +91,18 @@ def test_kv_of_the_target_revision_spares_the_rebuild() -> None:
 def test_a_short_history_is_not_worth_a_queue_hop() -> None:
     assert plan(tokens=63).kind is PlanKind.COLD
     assert plan(tokens=64).kind is PlanKind.REBUILD
+
+
+@pytest.mark.parametrize(
+    ("total", "done", "joins"),
+    [(1000, 0, True), (400, 0, True), (300, 0, False), (300, 20, True), (999, 0, False), (1001, 0, False)],
+)
+def test_a_warm_up_is_joined_where_half_of_what_is_left_and_the_way_back_take_less_than_the_whole(
+    total: int, done: int, joins: bool
+) -> None:
+    tokens = 1000 if total > 900 else total
+    warm_up = WarmUp(tokens_total=total, tokens_done=done)
+    assert worth_joining(warm_up, tokens=tokens, rebuild_min_tokens=1536) is joins
 
 
 @pytest.mark.parametrize("policy", [OnUpgrade.STAY, OnUpgrade.STAY_STRICT])

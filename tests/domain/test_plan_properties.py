@@ -8,7 +8,16 @@ from hypothesis import strategies as st
 from service.domain.artifact import BootId
 from service.domain.contract import Contract
 from service.domain.events import OnUpgrade, PlanKind
-from service.domain.plan import Engine, EngineRole, EngineState, History, Routing, plan_turn
+from service.domain.plan import (
+    Engine,
+    EngineRole,
+    EngineState,
+    History,
+    Routing,
+    WarmUp,
+    plan_turn,
+    worth_joining,
+)
 from tests.domain.descriptors import V12, V13, with_kv
 from tests.domain.test_plan import engine, stored
 
@@ -48,6 +57,11 @@ HISTORIES = st.builds(
     engine=st.none() | st.sampled_from(BOOTS).map(BootId),
     new_tokens=st.integers(0, 900),
 )
+WARM_UPS = st.builds(
+    lambda total, done: WarmUp(tokens_total=total, tokens_done=min(done, total)),
+    st.integers(0, 900),
+    st.integers(0, 900),
+)
 INPUTS = st.fixed_dictionaries(
     {
         "history": HISTORIES,
@@ -59,6 +73,7 @@ INPUTS = st.fixed_dictionaries(
         "contracts": st.lists(CONTRACTS, max_size=2),
         "avoid": st.sets(st.sampled_from(BOOTS).map(BootId), max_size=2),
         "routing": st.builds(Routing, local_slack=st.integers(0, 5), split_min_tokens=st.integers(1, 900)),
+        "warm_up": st.none() | WARM_UPS,
     }
 )
 
@@ -147,6 +162,29 @@ def test_the_engine_with_the_kv_is_passed_over_only_where_it_is_much_busier(aske
         assert plan.engine.load == least
         holders = [e for e in able if (e.boot, e.revision) == (history.engine, history.revision)]
         assert all(holder.load > least + slack for holder in holders)
+
+
+@given(INPUTS)
+def test_a_warm_up_turns_nothing_but_a_prefill_on_the_spot_into_a_wait(asked: dict[str, Any]) -> None:
+    plan, alone = plan_turn(**asked), plan_turn(**asked | {"warm_up": None})
+    if plan == alone:
+        return
+    history, warm_up = asked["history"], asked["warm_up"]
+    assert (alone.kind, plan.kind) == (PlanKind.COLD, PlanKind.REBUILD)
+    assert history.revision not in (None, plan.revision)
+    assert history.tokens == warm_up.tokens_total < asked["rebuild_min_tokens"]
+    assert (plan.engine, plan.offer, plan.contract) == (alone.engine, None, None)
+
+
+@given(WARM_UPS, st.integers(1, 3000), st.integers(0, 900))
+def test_a_warm_up_that_is_worth_joining_is_so_when_it_has_come_further(
+    warm_up: WarmUp, least: int, more: int
+) -> None:
+    total = warm_up.tokens_total
+    later = WarmUp(tokens_total=total, tokens_done=min(total, warm_up.tokens_done + more))
+    assert worth_joining(later, tokens=total, rebuild_min_tokens=least) or not worth_joining(
+        warm_up, tokens=total, rebuild_min_tokens=least
+    )
 
 
 def _able(one: Engine, asked: dict[str, Any]) -> bool:

@@ -17,6 +17,7 @@ from service.domain.plan import (
     History,
     StoredArtifact,
     TurnPlan,
+    WarmUp,
     plan_turn,
 )
 from tests.domain.test_plan import NEW, OLD, engine, stored
@@ -32,6 +33,7 @@ CLASSES = {
     "template": ("extends", "differs", "rewrites"),
     "KV at hand": ("none", "target's", "contract", "another's"),
     "history": ("long", "short"),
+    "warm-up": ("none", "at it", "another"),
 }
 Input = Mapping[str, str]
 INPUTS: list[Input] = [
@@ -96,12 +98,15 @@ def planned(given: Input) -> TurnPlan:
         "contract": [stored(OLD)],
         "another's": [stored(OLD)],
     }
+    tokens = SHORTEST if given["history"] == "long" else SHORTEST - 1
+    warm_ups = {"none": None, "at it": tokens, "another": tokens - 1}
+    warmed = warm_ups[given["warm-up"]]
     engines = fleet(given)
     failed = {OLD: given["its engines"] == "fail", NEW: given["target's engines"] == "fail"}
     return plan_turn(
         history=History(
             revision=last,
-            tokens=SHORTEST if given["history"] == "long" else SHORTEST - 1,
+            tokens=tokens,
             same_text=given["template"] != "differs",
             append_only=given["template"] != "rewrites",
         ),
@@ -112,6 +117,7 @@ def planned(given: Input) -> TurnPlan:
         rebuild_min_tokens=SHORTEST,
         contracts=[CONTRACT] if given["KV at hand"] == "contract" else [],
         avoid=[e.boot for e in engines if failed[e.revision]],
+        warm_up=None if warmed is None else WarmUp(tokens_total=warmed, tokens_done=0),
     )
 
 

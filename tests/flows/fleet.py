@@ -87,21 +87,21 @@ def accept(conn: Connection, **changes: Any) -> Accepted:
     return conversation_flow.accept_turn(conn, request, owner="api_test", lease_s=60, now=NOW, new_id=new_id)
 
 
-def plan(conn: Connection, running: Running, *avoid: str) -> Pinned | NotPinned:
+def plan(conn: Connection, running: Running, *avoid: str, rebuild_min_tokens: int = 8) -> Pinned | NotPinned:
     return turn_flow.plan_attempt(
         conn,
         tenant=ACME,
         conversation=running.conversation,
         turn=running.turn,
         avoid=frozenset(map(BootId, avoid)),
-        rebuild_min_tokens=8,
+        rebuild_min_tokens=rebuild_min_tokens,
         now=NOW,
         new_id=new_id,
     )
 
 
-def pin(conn: Connection, running: Running) -> Pinned:
-    planned = plan(conn, running)
+def pin(conn: Connection, running: Running, *, rebuild_min_tokens: int = 8) -> Pinned:
+    planned = plan(conn, running, rebuild_min_tokens=rebuild_min_tokens)
     assert isinstance(planned, Pinned)
     return planned
 

@@ -26,6 +26,7 @@ from service.domain.events import (
 )
 from service.domain.new_items import NOTHING_WANTED, NewMessage, Wants
 from service.domain.plan import RebuildQueue
+from service.domain.revision import RevisionDigest
 from service.domain.terms import USUAL, Terms
 from service.queue import REBUILD_TASK
 from service.settings import Settings
@@ -81,6 +82,8 @@ class Ask:
     key: str
     text: str
     on_upgrade: OnUpgrade | None = None
+    revision: RevisionDigest | None = None
+    """The only one that may answer."""
     streamed: bool = False
     scored: bool = False
     """Whether log-probabilities are asked for."""
@@ -193,6 +196,7 @@ def _request(ask: Ask) -> TurnRequest:
         messages=(NewMessage(role=Role.USER, text=ask.text),),
         instructions=None,
         on_upgrade=ask.on_upgrade,
+        revision=ask.revision,
         sampling=replace(SAMPLING, top_logprobs=1) if ask.scored else SAMPLING,
         metadata={},
         idempotency_key=ask.key,

@@ -13,6 +13,7 @@ from service.conversation_flow import StoredTurn
 from service.domain.errors import EverturnError
 from service.domain.events import ConversationId, TurnId
 from service.domain.new_items import NOTHING_WANTED, Wants
+from service.domain.revision import RevisionDigest
 from service.domain.rollout_events import RolloutId
 from service.domain.terms import USUAL, OnDisconnect, Terms
 from service.domain.turn import TurnState
@@ -70,6 +71,7 @@ class Client:
                 key=f"k{self._number}.{turn}",
                 text=f"q{self._number}.{turn}",
                 on_upgrade=random.choice(scenario.policies),
+                revision=self._named(),
                 streamed=random.random() < scenario.streamed,
                 scored=random.random() < scenario.scored,
                 terms=self._terms(),
@@ -79,6 +81,12 @@ class Client:
             self.exchanges.append(exchange)
             await self._exchange(exchange)
             await asyncio.sleep(random.random() * 2 * scenario.think_s)
+
+    def _named(self) -> RevisionDigest | None:
+        random, scenario = self._world.random, self._world.scenario
+        if not scenario.named or clock.monotonic() < scenario.rollout_at_s:
+            return None
+        return self._world.revisions[1] if random.random() < scenario.named else None
 
     def _terms(self) -> Terms:
         random, scenario = self._world.random, self._world.scenario

@@ -27,6 +27,8 @@ class Scenario:
     cancelled: float
     repeated: float
     policies: tuple[OnUpgrade | None, ...]
+    named: float
+    """Share of turns that name the new revision, from when its rollout begins: they do not wait for a warm-up to be over."""
     engines: int
     """Of each revision."""
     apis: int
@@ -69,6 +71,7 @@ def of_seed(seed: int) -> Scenario:
                 (None, OnUpgrade.REPLAY, OnUpgrade.STAY, OnUpgrade.STAY_STRICT),
             )
         ),
+        named=0.0,
         engines=random.randint(1, 2),
         apis=random.randint(1, 2),
         pool=random.randint(1, 3),
@@ -88,6 +91,30 @@ def of_seed(seed: int) -> Scenario:
 
 def stormy(seed: int) -> Scenario:
     return replace(of_seed(seed), storms=0.5, kv_kept=1000, faults_until_s=25.0)
+
+
+def hasty(seed: int) -> Scenario:
+    """Many turns come while their conversation is warmed, which takes long."""
+    return replace(
+        of_seed(seed),
+        conversations=4,
+        turns=4,
+        think_s=1.0,
+        policies=(None,),
+        named=0.5,
+        rollout_at_s=1.5,
+        strategy=Strategy(
+            warm=10,
+            warm_tokens_per_s=None,
+            shift=(Share(percent=100, hold_s=1),),
+            drain=Drain.UNPINNED,
+            limits=PATIENT,
+        ),
+        tokenizer="letters",
+        max_model_len=100_000,
+        token_s=0.1,
+        kv_kept=1000,
+    )
 
 
 def eventful(seed: int) -> Scenario:

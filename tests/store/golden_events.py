@@ -264,6 +264,7 @@ GOLDEN: dict[str, Event] = {
 # With what only the newest schema of its kind has a place for.
 NEWER: Mapping[tuple[str, int], Event] = {
     (TurnAsked.name, 2): replace(ASKED, labels='{"safety_identifier": "somebody \\u0000"}'),
+    (TurnPinned.name, 5): replace(PINNED, rebuild="rb_01"),
 }
 
 

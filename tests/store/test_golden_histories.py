@@ -104,6 +104,12 @@ def test_a_history_with_labels_folds_to_what_its_turn_said_of_itself() -> None:
     assert json.loads(turn.asked.labels) == {"safety_identifier": "somebody \x00"}
 
 
+def test_a_history_with_rebuilds_folds_to_the_attempts_that_waited_for_one() -> None:
+    answered, waiting = fold(TENANT, CHAT, events("rebuilt.jsonl")).turns.values()
+    assert answered.rebuilds == ()
+    assert [(pinned.attempt, pinned.rebuild) for pinned in waiting.rebuilds] == [(1, "rb_01"), (3, "rb_02")]
+
+
 def test_every_version_of_every_event_stands_in_a_golden_file_and_a_conversations_in_a_history_that_is_folded() -> (
     None
 ):

@@ -87,6 +87,20 @@ class AttemptBegun(Numbered):
     revision: str
 
 
+class RebuildAwaited(Numbered):
+    """Ours: the revision has changed, and the attempt answers once the history's KV has been rebuilt. How far that is, comments say."""
+
+    type: Literal["everturn.rebuild"]
+    attempt: int
+    rebuild: str
+    revision: str
+    previous_revision: str
+    """Of the last answer before."""
+    tokens_total: int
+    """Of the history."""
+    reason: str
+
+
 ResponseStreamEvent = Annotated[
     ResponseMoved
     | ItemMoved
@@ -97,7 +111,8 @@ ResponseStreamEvent = Annotated[
     | ReasoningDone
     | ArgumentsDelta
     | ArgumentsDone
-    | AttemptBegun,
+    | AttemptBegun
+    | RebuildAwaited,
     Field(discriminator="type"),
 ]
 

@@ -72,10 +72,12 @@ def test_an_upgrade_shows_under_the_answer(
     own_api.start_engine("a", alias=True)
     conversation = own_api.ask("hello, this is long enough to be rebuilt")["conversation"]["id"]
     own_api.await_artifacts(conversation, 1)
+    tokens = own_api.state(conversation).window_tokens
     newer = own_api.start_engine("b", alias=True)
     pipe("again\n", monkeypatch)
     assert main(["chat", "--conversation", conversation, *where(own_api, tmp_path)]) == 0
-    note = capsys.readouterr().err.splitlines()[0]
+    waits, note = capsys.readouterr().err.splitlines()[:2]
+    assert waits == f"  rebuilding {tokens} tokens on {newer.revision[:20]}"
     assert f"{newer.revision[:20]} (another than before)" in note
     assert "kv rebuilt" in note
     assert "refused: revision_mismatch (weights)" in note
