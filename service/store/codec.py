@@ -261,7 +261,7 @@ UNWRITTEN: Mapping[type, frozenset[str]] = {
     Sampling: frozenset({"top_logprobs"}),
     Loaded: frozenset({"contract"}),
     TurnStarted: frozenset({"instructions", "revision", "terms"}),
-    TurnPinned: frozenset({"contract", "rollout", "rollout_step", "prefill"}),
+    TurnPinned: frozenset({"contract", "rollout", "rollout_step", "prefill", "rebuild"}),
     TurnCompleted: frozenset({"frame"}),
 }
 """Fields that are not written where they are None, which they mostly are: each would take its name in every row. Readers of every

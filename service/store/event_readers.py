@@ -201,6 +201,7 @@ READERS: dict[tuple[str, int], Callable[[Json], Event]] = {
     (TurnPinned.name, 2): _turn_pinned,
     (TurnPinned.name, 3): _turn_pinned,
     (TurnPinned.name, 4): _turn_pinned,
+    (TurnPinned.name, 5): _turn_pinned,
     (KvRefused.name, 1): _kv_refused,
     (KvRebuilt.name, 1): lambda d: KvRebuilt(**d),
     (AttemptFailed.name, 1): lambda d: AttemptFailed(**d),
@@ -239,6 +240,8 @@ WRITTEN = {name: max(number for known, number in READERS if known == name) for n
 
 def schema_of(event: Event) -> int:
     """The number that it is written with: not the newest where the one before says all of it, so that the version before reads it."""
+    if isinstance(event, TurnPinned) and event.rebuild is None:
+        return 4
     if isinstance(event, TurnAsked) and not event.labels:
         return 1
     return WRITTEN[event.name]
