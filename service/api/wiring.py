@@ -63,7 +63,7 @@ async def authenticate(request: Request, service: ServiceOf) -> keys.Principal:
     )
     if principal is None:
         raise Unauthenticated(
-            "The API key is not known here, or was revoked. Check that it is of this service, and whole."
+            "Incorrect API key provided: it is not known here, or was revoked. Check that it is of this service, and whole."
         )
     check_query(request, cast("Names", request.app.state.queries))
     return principal

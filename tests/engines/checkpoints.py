@@ -10,7 +10,7 @@ from safetensors.numpy import load_file, save_file
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
 SPECIAL = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
-LINE_BREAK = "Ċ"
+LINE_BREAK, TAB = "Ċ", "ĉ"
 """As byte-level tokenizers spell it."""
 VOCABULARY = 320
 HIDDEN = 128
@@ -33,6 +33,11 @@ TAKES_TOOLS = """\
 {{- (call.function.arguments | tojson) + '}\\n</tool_call>' }}{% endfor %}{{ '<|im_end|>\\n' }}{% endfor %}
 {%- if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}"""
 """ChatML with tools, as Hermes' models have them."""
+CALLS_FIRST = TAKES_TOOLS.replace(
+    "<|im_start|>assistant\\n' }}{% endif %}",
+    "<|im_start|>assistant\\n' }}{% if tools and messages[-1].role != 'tool' %}{{ '\\t' }}{% endif %}{% endif %}",
+)
+"""The same, whose answers begin after a tab where it is to call one, and after a line break where it is to speak."""
 STRIPS_REASONING = CHATML.replace("message['content']", "message['content'].split('</think>')[-1]")
 
 
@@ -47,6 +52,8 @@ class TinyModel:
     extra_token: str | None = None
     script: tuple[str, ...] = ()
     """What it says, greedily, after a line break: each piece a token of its own, and none of them twice."""
+    after_tab: tuple[str, ...] = ()
+    """The same after a tab; no piece of `script` either."""
 
     def write(self, folder: Path) -> Path:
         folder.mkdir(parents=True)
@@ -71,7 +78,7 @@ class TinyModel:
 
     def _tokenizer(self) -> Tokenizer:
         tokenizer = _tokenizer(self.extra_token)
-        tokenizer.add_tokens(list(self.script))
+        tokenizer.add_tokens([*self.script, *self.after_tab])
         return tokenizer
 
     def _learn(self, weights: dict[str, np.ndarray]) -> None:
@@ -80,9 +87,12 @@ class TinyModel:
             if name.endswith(("o_proj.weight", "down_proj.weight", "lm_head.weight")):
                 matrix[:] = 0
         ids = self._tokenizer().token_to_id
-        said = [ids(LINE_BREAK), *map(ids, self.script), SPECIAL.index("<|im_end|>")]
-        for token, following in pairwise(said):
-            weights["lm_head.weight"][following] = weights["model.embed_tokens.weight"][token]
+        for beginning, script in ((LINE_BREAK, self.script), (TAB, self.after_tab)):
+            if not script:
+                continue
+            said = [ids(beginning), *map(ids, script), SPECIAL.index("<|im_end|>")]
+            for token, following in pairwise(said):
+                weights["lm_head.weight"][following] += weights["model.embed_tokens.weight"][token]
 
 
 def flip_one_weight_bit(folder: Path) -> None:
