@@ -33,9 +33,9 @@ def test_what_chat_completions_do_not_have_is_on_it(name: str) -> None:
 
 
 def test_nothing_is_on_it_that_is_there() -> None:
-    for column, here in zip(tables(), (schemas.ResponseBody, chat_schemas.ChatBody), strict=True):
-        named = {name.partition(":")[0] for name in re.findall(r"`([^`]+)`", column)}
-        assert not named & here.model_fields.keys()
+    here = (set(schemas.ResponseBody.model_fields), set(chat_schemas.ChatBody.model_fields))
+    for column, fields in zip(tables(), here, strict=True):
+        assert not fields & set(re.findall(r"`([^`]+)`", column))
 
 
 def test_what_is_told_back_is_on_it() -> None:
