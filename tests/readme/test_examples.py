@@ -9,6 +9,7 @@ import sys
 import textwrap
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import psycopg
 import pytest
@@ -85,6 +86,33 @@ def test_the_curl_line_that_make_up_prints_gets_an_answer(welcome: str) -> None:
     answer = json.loads(typed("sh", "-c", line))
     assert answer["status"] == "completed"
     assert answer["output"][0]["content"][0]["text"]
+
+
+@needs_curl
+def test_the_readmes_curl_lines_answer_stream_and_resume(stack: Stack) -> None:
+    [shown] = [block for block in re.findall(r"```sh\n(.*?)```", README, re.DOTALL) if "curl" in block]
+    for said, is_here in (
+        ("http://127.0.0.1:8000", stack.url),
+        ("…the key that make up printed…", stack.secrets.tenant),
+    ):
+        assert said in shown
+        shown = shown.replace(said, is_here)
+    names, turn, stream, resume = shown.splitlines()
+    answer = json.loads(typed("sh", "-c", f"{names}\n{turn}"))
+    assert answer["status"] == "completed"
+    assert "resp_…" in stream
+    live = events_of(typed("sh", "-c", f"{names}\n{stream.replace('resp_…', answer['id'])}"))
+    assert [event["sequence_number"] for event in live] == list(range(len(live)))
+    last = live[-1]["response"]
+    assert (last["status"], last["previous_response_id"]) == ("completed", answer["id"])
+    assert "resp_…" in resume
+    again = events_of(typed("sh", "-c", f"{names}\n{resume.replace('resp_…', last['id'])}"))
+    assert again == live[4:]
+
+
+def events_of(stream: str) -> list[dict[str, Any]]:
+    lines = [line.removeprefix("data: ") for line in stream.splitlines() if line.startswith("data: ")]
+    return [json.loads(line) for line in lines]
 
 
 @needs_curl
