@@ -1,28 +1,31 @@
 """The launcher around a real vLLM, before a real API: registered as measured, drained without a lost word."""
 
-import json
 import os
 import re
 import signal
 import subprocess
 import sys
-import threading
-from collections.abc import Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from typing import Any
 
-import httpx
 import pytest
 from safetensors.numpy import load_file, save_file
 
+from service.domain.events import TurnCompleted
+from service.domain.turn import TurnState
 from stack.ports import find_free_port
-from tests.api.stack import Stack, running_stack
+from tests.api.stack import Stack, deltas, running_stack, sse, until_text
+from tests.e2e.fleet import frozen
+from tests.e2e.test_engines_come_and_go import LONG_ANSWER, SETTLED_S, equals_cold, join, pins
 from tests.engines.checkpoints import TinyModel
+from tests.engines.real import RealEngine
 from tests.workers.celery_worker import until
 from tests.workers.launched import REPOSITORY
 
 START_S = 120.0
-MANY_TOKENS = 3500
 TRIES = 5
 
 pytestmark = pytest.mark.engine
@@ -44,8 +47,10 @@ def launcher(
     process.communicate(timeout=60)
 
 
-def launch(stack: Stack, engine_zygote: Path, model: Path, tmp_path: Path) -> subprocess.Popen[str]:
-    (tmp_path / "key").write_text(stack.secrets.operator)
+def launch(
+    stack: Stack, engine_zygote: Path, model: Path, tmp_path: Path, *more: str
+) -> subprocess.Popen[str]:
+    (tmp_path / "key").write_text(stack.secrets.engine)
     arguments = {
         "--model": model,
         "--served-model-name": "chat",
@@ -61,6 +66,7 @@ def launch(stack: Stack, engine_zygote: Path, model: Path, tmp_path: Path) -> su
         [
             *(sys.executable, "-m", "workers.launcher"),
             *(str(part) for pair in arguments.items() for part in pair),
+            *more,
         ],
         cwd=REPOSITORY,
         env=dict(os.environ),
@@ -74,49 +80,92 @@ def engines(stack: Stack) -> list[dict[str, str]]:
     return [e for e in found if e["state"] != "gone"]
 
 
-def generate(address: str, under_way: threading.Event) -> int:
-    """As a turn that no stop token ends early; how many tokens came."""
-    body = {
-        "token_ids": list(range(10, 50)),
-        "sampling_params": {"max_tokens": MANY_TOKENS, "temperature": 0, "ignore_eos": True},
-        "stream": True,
-    }
-    found = 0
-    url = f"{address}/inference/v1/generate"
-    with httpx.stream("POST", url, json=body, timeout=60, trust_env=False) as answer:
-        for line in answer.raise_for_status().iter_lines():
-            if line.startswith("data: {"):
-                under_way.set()
-                found += len(json.loads(line.removeprefix("data: "))["choices"][0]["token_ids"])
-    return found
+def launched(stack: Stack) -> dict[str, str]:
+    until(lambda: bool(engines(stack)), "the engine registers", START_S)
+    (engine,) = engines(stack)
+    stack.point(engine["revision"])
+    return engine
 
 
-def begun(pool: ThreadPoolExecutor, address: str) -> Future[int]:
-    """A request that runs: on a busy machine one may be over before anybody sees that it had begun."""
+@contextmanager
+def held_in_its_answer(
+    stack: Stack, chat: str, engine: dict[str, str]
+) -> Iterator[tuple[Iterator[dict[str, Any]], str, Callable[[], None]]]:
+    """A stream, what it said already, and what lets the engine go on: it takes no step until then.
+
+    A random answer may be over before that, and is told again.
+    """
+    body = {"input": "Go on.", "conversation": chat, "stream": True} | LONG_ANSWER
     for _ in range(TRIES):
-        under_way = threading.Event()
-        request = pool.submit(generate, address, under_way)
-        assert under_way.wait(60)
-        if not request.done():
-            return request
-    pytest.fail(f"{TRIES} requests were too short to be cut off")
+        with stack.http.stream("POST", "/v1/responses", json=body) as answer, ExitStack() as ice:
+            events = sse(answer)
+            turn = (live := until_text(events))[0]["response"]["id"]
+            ice.enter_context(frozen(engine))
+            time.sleep(SETTLED_S)
+            if stack.state(chat).turns[turn].state is TurnState.PINNED:
+                yield events, deltas(live), ice.close
+                return
+            ice.close()
+            list(events)
+    pytest.fail(f"{TRIES} answers were over before their engine could be told to end")
 
 
-def test_r1_a_running_request_is_answered_before_its_engine_ends(
+def test_r1_a_turn_that_runs_is_answered_before_its_engine_ends(
     stack: Stack, launcher: subprocess.Popen[str]
 ) -> None:
     """Case R1, SIGTERM."""
-    until(lambda: bool(engines(stack)), "the engine registers", START_S)
-    (engine,) = engines(stack)
-    with ThreadPoolExecutor(1) as pool:
-        request = begun(pool, engine["address"])
+    engine = launched(stack)
+    chat = stack.conversation()
+    with held_in_its_answer(stack, chat, engine) as (events, said, go_on):
         launcher.send_signal(signal.SIGTERM)
-        until(lambda: not engines(stack) or engines(stack)[0]["state"] == "draining", "the engine drains")
-        assert request.result(timeout=60) == MANY_TOKENS
-    _, said = launcher.communicate(timeout=60)
-    assert launcher.returncode == 0, said
-    assert "still running" not in said
+        until(lambda: engines(stack)[0]["state"] == "draining", "the engine drains")
+        go_on()
+        final = whole(said, list(events))
+    assert final["attempt"] == 1
+    _, errors = launcher.communicate(timeout=60)
+    assert launcher.returncode == 0, errors
+    assert "still running" not in errors
     assert engines(stack) == []
+
+
+def test_r1_a_turn_that_outlasts_the_drain_is_answered_once_by_another_engine_of_its_revision(
+    stack: Stack, engine_zygote: Path, tiny_v12: Path, tmp_path: Path, v12_engine: RealEngine
+) -> None:
+    """Case R1, SIGTERM."""
+    soon = ("--drain-timeout", "0.5", "--shutdown-timeout", "0")
+    launcher = launch(stack, engine_zygote, tiny_v12, tmp_path, *soon)
+    assert launcher.stderr is not None
+    try:
+        engine = launched(stack)
+        chat = stack.conversation()
+        with held_in_its_answer(stack, chat, engine) as (events, said, go_on):
+            join(stack, v12_engine)
+            launcher.send_signal(signal.SIGTERM)
+            next(line for line in launcher.stderr if "requests were still running" in line)
+            go_on()
+            final = whole(said, list(events))
+        assert launcher.wait(timeout=60) == 0
+    finally:
+        launcher.kill()
+        launcher.communicate()
+    [first, second] = pins(stack, chat)[-2:]
+    assert (first.engine, second.engine) == (engine["boot"], v12_engine.boot)
+    assert first.revision == second.revision
+    assert final["attempt"] == second.attempt == 2
+    assert sum(event.turn == second.turn for event in completions(stack, chat)) == 1
+    assert equals_cold(stack, chat, v12_engine, temperature=1)
+
+
+def whole(said: str, rest: list[dict[str, Any]]) -> dict[str, Any]:
+    """The answer, in which each word that was streamed stands once."""
+    final: dict[str, Any] = rest[-1]["response"]
+    assert final["status"] in ("completed", "incomplete"), final
+    assert said + deltas(rest) == final["output"][0]["content"][0]["text"]
+    return final
+
+
+def completions(stack: Stack, chat: str) -> list[TurnCompleted]:
+    return [event for event in stack.events(chat) if isinstance(event, TurnCompleted)]
 
 
 def test_a_checkpoint_that_vllm_cannot_load_ends_in_one_line_and_leaves_nothing(
