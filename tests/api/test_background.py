@@ -1,12 +1,19 @@
 """Responses in the background: accepted at once, run by a worker, read from any process, cancelled from any process."""
 
+import json
 from typing import Any
 
 import pytest
 
+from service.api.app import create_app
 from service.domain.events import TurnCompleted, TurnStarted
+from service.domain.plan import RebuildQueue
+from service.queue import TURN_TASK, Doorbell
+from stack.valkey import EmbeddedValkey
 from tests.api.stack import Stack, deltas, eventually, names, running_stack, sse
 from tests.api.test_resume import check_every_number, resumed, said
+from tests.engines.http_server import HttpServer
+from tests.workers.brokers import client_of
 
 
 def start(stack: Stack, text: str = "hello", **body: Any) -> dict[str, Any]:
@@ -70,6 +77,24 @@ def test_it_waits_for_a_worker_until_there_is_one(stack: Stack) -> None:
     assert stack.turn_bell.rung == [response["id"]]
     stack.turn_bell.work(response["id"])
     until(stack, response["id"], "completed")
+
+
+def test_it_is_rung_for_in_the_interactive_queue(stack: Stack, valkey_server: EmbeddedValkey) -> None:
+    stack.start_engine("a", alias=True)
+    broker = valkey_server.url(8)
+    doorbell = Doorbell(broker)
+    app = create_app(stack.settings, ring=doorbell.ring, ring_turn=doorbell.ring_turn)
+    server = HttpServer(app).start()
+    body = {"input": "hello", "background": True}
+    turn = stack.http.post(f"{server.url}/v1/responses", json=body).json()["id"]
+    with client_of(broker) as client:
+        eventually(lambda: client.llen(RebuildQueue.INTERACTIVE))
+        [message] = client.lrange(RebuildQueue.INTERACTIVE, 0, -1)
+        assert client.llen(RebuildQueue.BACKGROUND) == 0
+    headers = json.loads(message)["headers"]
+    assert (headers["task"], turn in headers["argsrepr"]) == (TURN_TASK, True)
+    server.stop()
+    doorbell.close()
 
 
 def test_rung_for_twice_it_is_run_once(stack: Stack) -> None:

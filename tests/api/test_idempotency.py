@@ -1,9 +1,13 @@
 """One key, one turn: while it runs, when it is done, when it failed, and from another process."""
 
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+
+import pytest
 
 from service.domain.events import TurnStarted
-from tests.api.stack import Stack, deltas, eventually, names, running_stack
+from tests.api.stack import Stack, deltas, eventually, names, running_stack, sse
+from tests.api.test_resume import said, until_words
 
 KEY = {"Idempotency-Key": "key-1"}
 
@@ -97,6 +101,31 @@ def test_a_finished_stream_is_streamed_again_with_the_same_text(stack: Stack) ->
     assert deltas(again) == deltas(first)
     assert names(again)[-1] == "response.completed"
     assert again[-1]["response"] == first[-1]["response"]
+
+
+@pytest.mark.parametrize("elsewhere", [False, True])
+def test_a_running_stream_that_is_asked_for_again_is_streamed_from_its_beginning(
+    stack: Stack, elsewhere: bool
+) -> None:
+    engine = stack.start_engine("a", alias=True)
+    engine.faults.hold_after = 2
+    body = {"input": "hello", "stream": True, "conversation": stack.conversation()}
+    with ExitStack() as exits:
+        url = exits.enter_context(stack.second_server()) if elsewhere else stack.url
+        first = sse(exits.enter_context(stack.http.stream("POST", "/v1/responses", json=body, headers=KEY)))
+        live = until_words(first, 2)
+        again = sse(
+            exits.enter_context(stack.http.stream("POST", f"{url}/v1/responses", json=body, headers=KEY))
+        )
+        joined = until_words(again, 2)
+        assert joined == live
+        engine.faults.release.set()
+        joined += said(list(again))
+        live += said(list(first))
+    assert joined == live
+    assert live[-1]["type"] == "response.completed"
+    assert turns_of(stack, str(body["conversation"])) == 1
+    assert len(engine.prompts) == 1
 
 
 def test_a_request_that_runs_in_another_process_is_waited_for(stack: Stack) -> None:

@@ -1,5 +1,7 @@
 """A stream that broke off is taken up again at any of its events, however the turn ended and wherever it ran."""
 
+from collections.abc import Iterator
+from contextlib import ExitStack
 from typing import Any
 
 import pytest
@@ -120,6 +122,40 @@ def test_a_running_stream_is_joined_at_any_number(stack: Stack) -> None:
             joined = said(list(sse(again)))
         live += said(list(events))
     assert joined == live[5:]
+
+
+@pytest.mark.parametrize("elsewhere", [False, True])
+def test_a_running_stream_is_taken_up_twice_in_a_row_with_no_event_between_and_then_to_its_end(
+    stack: Stack, elsewhere: bool
+) -> None:
+    engine = stack.start_engine("a", alias=True)
+    engine.faults.hold_after = 2
+    with ExitStack() as exits:
+        url = exits.enter_context(stack.second_server()) if elsewhere else stack.url
+        body = {"input": "hello", "stream": True}
+        answer = exits.enter_context(stack.http.stream("POST", "/v1/responses", json=body))
+        events = sse(answer)
+        live = until_words(events, 2)
+        path = f"{url}/v1/responses/{live[0]['response']['id']}"
+        query = {"stream": "true", "starting_after": str(live[-1]["sequence_number"])}
+        for _ in range(2):
+            with stack.http.stream("GET", path, params=query) as again:
+                assert next(sse(again))["type"] == "comment"
+        with stack.http.stream("GET", path, params=query) as last:
+            engine.faults.release.set()
+            rest = said(list(sse(last)))
+        live += said(list(events))
+    assert rest == live[int(query["starting_after"]) + 1 :]
+    assert rest[-1]["type"] == "response.completed"
+    assert len(engine.prompts) == 1
+
+
+def until_words(events: Iterator[dict[str, Any]], count: int) -> Events:
+    """What a stream says until it has said so many words; the last of them is in the last event."""
+    seen: Events = []
+    while len(deltas(seen).split()) < count:
+        seen += said([next(events)])
+    return seen
 
 
 def test_a_response_that_was_not_streamed_is_streamed_afterwards(shared_stack: Stack) -> None:
