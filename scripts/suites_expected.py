@@ -66,12 +66,13 @@ OGX_SCRIPTED = (
     "responses/test_basic_responses.py::*incremental_content*",
     "responses/test_basic_responses.py::*multi_turn[*",
     "responses/test_basic_responses.py::*function_tools*",
+    "responses/test_conversation_responses.py::*basic_workflow*",
     "responses/test_conversation_responses.py::*context_loading*",
     "responses/test_openai_responses.py::*parallel_tool_calls*",
     "responses/test_responses_errors.py::*test_incomplete_response_has_no_error*",
     "responses/test_tool_responses.py::*",
 )
-"""Cases that need tools called or facts known; and one that has ten thousand words written."""
+"""Cases that need tools called or facts known; and two to whose questions a small model says thousands of words."""
 
 _ALL = "responses/test_openai_responses.py::TestOpenAIResponses::test_openai_response_"
 

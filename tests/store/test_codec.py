@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from sqlalchemy import Engine
 
 from service.domain.errors import Internal, InvalidInput
-from service.domain.events import Event, Sampling, TurnCompleted, TurnPinned
+from service.domain.events import Event, Sampling, TurnAsked, TurnCompleted, TurnPinned
 from service.store import event_store
 from service.store.codec import UNWRITTEN, EventRow, decode, encode, to_json_text
 from service.store.event_readers import READERS, WRITTEN
@@ -130,6 +130,11 @@ def test_what_is_written_has_a_golden_row(name: str) -> None:
     sparse = folder / f"{name}_v{WRITTEN[name]}_sparse.json"
     path = sparse if sparse.exists() else folder / f"{name}_v{WRITTEN[name]}.json"
     assert stored(encode(golden(name, WRITTEN[name]))) == golden_row(path)
+
+
+def test_what_asks_without_labels_is_written_so_that_the_version_before_reads_it() -> None:
+    path = Path(__file__).with_name("golden") / f"{TurnAsked.name}_v1.json"
+    assert stored(encode(GOLDEN[TurnAsked.name])) == golden_row(path)
 
 
 def test_a_pin_without_a_rebuild_is_written_so_that_the_version_before_reads_it() -> None:

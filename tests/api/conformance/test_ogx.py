@@ -3,8 +3,8 @@
 Its files: tests/integration/conversations, and of tests/integration/responses conversation_responses, conversation_stress,
 responses_access_control and responses_errors, but for what is OGX's own in it (guardrails). Deviations: the code of a failed response is none of
 OpenAI's list, which has no words for what can happen here; an item that is brought with the id of one in another
-conversation is taken as it is sent, under an id of its own, where OpenAI copies the other one. They cannot be run as they are by these
-tests: their fixtures start OGX, or replay what was recorded of it.
+conversation is taken as it is sent, under an id of its own, where OpenAI copies the other one. `make suites` runs the tests themselves,
+from a checkout of them.
 """
 
 from collections.abc import Callable, Iterator
@@ -208,6 +208,27 @@ def test_a_request_that_is_not_one_has_openais_envelope(shared_stack: Stack) -> 
     answer = shared_stack.http.post("/v1/responses", json={})
     assert answer.status_code == 400
     assert answer.json()["error"]["message"]
+
+
+def test_a_stream_tells_from_its_first_event_on_what_it_was_asked_with(client: OpenAI) -> None:
+    """As a response that is waited for does."""
+    tool = {"type": "function", "name": "get_time", "parameters": {"type": "object"}, "strict": False}
+    form = {"type": "json_schema", "name": "Time", "schema": {"type": "object"}, "strict": False}
+    stream = client.responses.create(  # type: ignore[call-overload]  # plain objects
+        model="production",
+        input="What time is it?",
+        tools=[tool],
+        tool_choice="none",
+        parallel_tool_calls=False,
+        text={"format": form},
+        stream=True,
+    )
+    whole = [event.response for event in stream if hasattr(event, "response")]
+    assert len(whole) >= 3
+    for response in whole:
+        assert [one.name for one in response.tools] == ["get_time"]
+        assert (response.tool_choice, response.parallel_tool_calls) == ("none", False)
+        assert response.text.format.name == "Time"
 
 
 @pytest.mark.parametrize("most", [100, 2])

@@ -2,7 +2,7 @@
 
 Each sends the request that the suite sends and asks of the answer what the suite asks, by the fields that its schema demands.
 Deviations: images and files are not taken. Its two optional cases (file search, web search) are skipped where there are no such tools, as here.
-It cannot be run as it is by these tests: it is TypeScript for Bun, on schemas that its own build generates.
+`make suites` runs the suite itself, from a checkout of it.
 """
 
 from typing import Any
