@@ -63,7 +63,7 @@ class Strategy:
     drain: Drain
     limits: Limits
     max_engine_load: int | None = None
-    """Warm-ups are held back while every engine that could do them runs more attempts than that; None never does."""
+    """Warm-ups are held back while the least busy engine that could do them has more requests under way; None never does."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
