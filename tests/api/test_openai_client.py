@@ -73,7 +73,7 @@ def test_the_client_and_its_helper_pass_over_a_rebuild_that_is_waited_for(stack:
         helped = list(stream)
         final = stream.get_final_response()
     for events in (raw, helped):
-        kinds = [event.type for event in events]
+        kinds: list[str] = [event.type for event in events]
         assert kinds[2] == "everturn.rebuild"
         assert kinds[-1] == "response.completed"
         assert [event.sequence_number for event in events] == list(range(len(events)))
