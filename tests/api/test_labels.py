@@ -4,7 +4,8 @@ from typing import Any
 
 import pytest
 
-from tests.api.stack import Stack
+from service.domain.events import TurnAsked
+from tests.api.stack import TENANT, Stack
 from tests.api.test_contract import breaches
 from tests.api.test_resume import said
 from tests.engines.simulated_text import render
@@ -91,3 +92,16 @@ def test_a_user_is_told_back_and_not_there_where_none_was_named(shared_stack: St
 def test_what_can_be_none_is_refused_by_its_name(shared_stack: Stack, name: str, value: object) -> None:
     refused = shared_stack.post(input="hello", **{name: value})
     assert (refused.status_code, refused.json()["error"]["param"]) == (400, name)
+
+
+def test_they_are_erased_with_the_words(shared_stack: Stack) -> None:
+    conversation = shared_stack.conversation()
+    shared_stack.ask("hello", conversation=conversation, **LABELS)
+
+    def labels() -> list[str]:
+        return [e.labels for e in shared_stack.events(conversation) if isinstance(e, TurnAsked)]
+
+    assert [bool(one) for one in labels()] == [True]
+    path = f"/admin/conversations/{conversation}/content"
+    assert shared_stack.admin.delete(path, params={"tenant": TENANT}).status_code == 200
+    assert labels() == [""]
