@@ -42,6 +42,12 @@ class Fleet:
     def rollout(self, rollout: str) -> dict[str, Any]:
         return {**self.deployment.admin("GET", f"/rollouts/{rollout}")}
 
+    def wait_for_rollout(self, rollout: str, **told: object) -> None:
+        deadline = time.monotonic() + 30
+        while (found := self.rollout(rollout)) != found | told:
+            assert time.monotonic() < deadline, found
+            time.sleep(0.1)
+
     def chat(self, alias: str) -> "Chat":
         return Chat(url=self.deployment.url, key=self.deployment.keys.tenant_key, alias=alias).opened()
 

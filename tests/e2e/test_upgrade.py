@@ -218,14 +218,24 @@ def test_a_stream_ends_with_what_the_record_holds(fleet: Fleet, alias: str, chat
     assert final["kv"]["source"] == "rebuilt"
 
 
-def test_r7_rolling_back_uses_the_old_artifacts_again(fleet: Fleet, alias: str, chat: Chat) -> None:
-    fleet.point(alias, fleet.v13)
-    chat.say(TURNS[2])
-    fleet.point(alias, fleet.v12)
+def test_r7_a_rollout_taken_back_while_it_shifts_uses_the_old_artifacts_again(
+    fleet: Fleet, alias: str, chat: Chat
+) -> None:
+    """Case R7."""
+    wanted = {"alias": alias, "to": fleet.v13["revision"], "shift": [100], "hold_s": 600, "drain": "never"}
+    rollout = str(fleet.deployment.admin("POST", "/rollouts", wanted)["rollout"])
+    fleet.wait_for_rollout(rollout, percent=100)
+    forth = chat.say(TURNS[2])
+    assert forth["revision"] == fleet.v13["revision"]
+    assert fleet.output(forth) == fleet.cold(fleet.v13, forth).tokens
+    assert fleet.rollout(rollout)["state"] == "shifting"
+    taken = fleet.deployment.admin("POST", f"/rollouts/{rollout}/back", {"reason": "worse at museums"})
     turn = chat.say("Thank you!")
-    assert turn["kv"]["source"] == "reused"
-    assert turn["revision"] == fleet.v12["revision"]
+    assert (turn["revision"], turn["kv"]["source"]) == (fleet.v12["revision"], "reused")
     assert fleet.output(turn) == fleet.cold(fleet.v12, turn).tokens
+    fleet.wait_for_rollout(str(taken["rollout"]), state="done")
+    assert fleet.rollout(rollout)["state"] == "rolled_back"
+    assert fleet.auditor.cross_revision_hits() == 0
 
 
 def test_a_rollout_warms_and_moves_live_conversations_and_no_answer_is_wrong(
