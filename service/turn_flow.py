@@ -1,6 +1,7 @@
 """The life of a turn, one function for each transaction; the caller begins and commits."""
 
 import sys
+from collections.abc import Collection
 from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import partial
@@ -35,6 +36,7 @@ from service.domain.plan import (
     History,
     Routing,
     TurnPlan,
+    pick_decode,
     plan_turn,
 )
 from service.domain.revision import STRIPPED, RevisionDigest, same_text
@@ -119,6 +121,9 @@ def plan_attempt(
     current = decide.find_turn(state, turn)
     check_needs_attempt(current)
     target, route = _target(conn, current.started, conversation)
+    policy, kept = _policy(current.started), _kept(conn, current, target, avoid)
+    if kept is not None:
+        target, route, policy = kept, None, OnUpgrade.REPLAY
     history = _history(conn, state, target)
     revisions = {target, history.revision} - {None}
     engines = fleet.live_engines(conn, revisions)
@@ -131,7 +136,7 @@ def plan_attempt(
         plan_turn,
         history=history,
         target=target,
-        policy=_policy(current.started),
+        policy=policy,
         fleet=engines,
         avoid=avoid,
         artifacts=decide.offerable(state, current, stored),
@@ -146,6 +151,8 @@ def plan_attempt(
     if plan.engine is None:
         return NotPinned(reason=plan.reason, final=plan.kind is PlanKind.REFUSE)
     pinned = _pin(plan, plan.engine, turn, current.attempt + 1, route)
+    if kept is not None:
+        pinned = replace(pinned, reason=f"the attempt before was on it: {pinned.reason}")
     rebuild = order_rebuild(conn, state, pinned, new_id) if plan.kind is PlanKind.REBUILD else None
     pinned = replace(pinned, rebuild=rebuild)
     state = continue_turn(conn, state, [pinned], now)
@@ -321,6 +328,19 @@ def _target(
         )
     alias, route = led
     return target_of(alias, route, conversation), route
+
+
+def _kept(
+    conn: Connection, turn: Turn, target: RevisionDigest, avoid: Collection[BootId]
+) -> RevisionDigest | None:
+    """Where the attempt before was on another revision than the target: that one, while an engine serves it.
+
+    What it has said can be gone on from there, in the same words; the alias has the say about the next turn.
+    """
+    if turn.left is None or turn.left == target:
+        return None
+    able = [engine for engine in fleet.live_engines(conn, {turn.left}) if engine.boot not in avoid]
+    return turn.left if pick_decode(able, turn.left) is not None else None
 
 
 def _history(conn: Connection, state: Standing, target: RevisionDigest) -> History:

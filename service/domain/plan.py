@@ -194,8 +194,14 @@ class _Asked:
     routing: Routing
 
     def pick(self, revision: RevisionDigest) -> Engine | None:
-        home = self.history.engine if revision == self.history.revision else None
+        home = self.history.engine if revision == self.history.revision else self._maker(revision)
         return pick_decode(self.able, revision, home=home, routing=self.routing)
+
+    def _maker(self, revision: RevisionDigest) -> BootId | None:
+        """Of the longest KV of a revision that has not answered yet, after a warm-up for one: it may still have that in memory."""
+        own = (a for a in self.artifacts if a.revision == revision)
+        best = max(own, key=lambda a: a.tokens, default=None)
+        return None if best is None else best.producer
 
     def offered(self, plan: TurnPlan) -> TurnPlan:
         """With the longest artifact of the plan's revision, else of one that a contract lets it read; else as it is."""

@@ -10,6 +10,7 @@ from service.domain.events import (
     ItemId,
     KvRebuilt,
     KvRefused,
+    PlanKind,
     Sampling,
     TurnAsked,
     TurnCompleted,
@@ -21,6 +22,7 @@ from service.domain.events import (
     TurnStarted,
     TurnStreamed,
 )
+from service.domain.revision import RevisionDigest
 
 TurnEvent = (
     TurnAsked
@@ -73,6 +75,8 @@ class Turn:
     """Of the attempts that waited for one."""
     refusals: tuple[KvRefused, ...] = ()
     rebuilt: KvRebuilt | None = None
+    left: RevisionDigest | None = None
+    """That of the last attempt that failed; None where it still waited for a rebuild, so that nothing was said on it."""
     streamed: TurnStreamed | None = None
     scored: TurnScored | None = None
     parsed: TurnParsed | None = None
@@ -149,11 +153,18 @@ def advance(turn: Turn, event: TurnEvent) -> Turn:
         case KvRefused():
             return replace(turn, refusals=(*turn.refusals, event))
         case AttemptFailed():
-            return replace(turn, rebuilt=None)
+            return replace(turn, rebuilt=None, left=_spoken_on(turn))
         case KvRebuilt():
             return replace(turn, rebuilt=event)
         case _:
             return _told(turn, event)
+
+
+def _spoken_on(turn: Turn) -> RevisionDigest | None:
+    pinned = turn.pinned
+    if pinned is None or (pinned.plan is PlanKind.REBUILD and turn.rebuilt is None):
+        return None
+    return pinned.revision
 
 
 def _told(

@@ -156,6 +156,24 @@ def test_a_new_attempt_in_other_words_ends_the_stream_and_its_answer_is_kept(sta
     assert answer["revision"] == new.revision
 
 
+def test_a_stream_whose_engine_dies_goes_on_in_its_words_although_the_alias_has_moved(stack: Stack) -> None:
+    old = stack.start_engine("a", alias=True)
+    old.faults.hold_after = 3
+    conversation = stack.conversation()
+    with ThreadPoolExecutor(1) as pool:
+        asked = pool.submit(stack.stream, "hello", conversation=conversation)
+        eventually(lambda: old.faults.hold_after is None)
+        same = stack.start_engine("a")
+        new = stack.start_engine("b", alias=True)
+        old.kill()
+        events = asked.result()
+    assert deltas(events) == old.cold_text(render([{"role": "user", "content": "hello"}]))
+    assert names(events)[-1] == "response.completed"
+    assert (events[-1]["response"]["revision"], events[-1]["response"]["attempt"]) == (old.revision, 2)
+    assert (len(same.prompts), new.prompts) == (1, [])
+    assert stack.ask("more", conversation=conversation)["revision"] == new.revision
+
+
 def test_an_engine_that_is_gone_is_left_for_another_before_its_lease_is_out(stack: Stack) -> None:
     gone = stack.start_engine("a", alias=True, boot="boot_0")
     other = stack.start_engine("a", boot="boot_1")

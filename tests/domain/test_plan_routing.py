@@ -1,6 +1,7 @@
 """Which of a revision's engines gets a turn, and when its prompt is prefilled on another."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -85,6 +86,18 @@ def test_after_an_upgrade_its_cache_is_of_no_use() -> None:
     """One boot serves two revisions where they differ in an adapter: each has its own cache there."""
     fleet = (engine(OLD, HOME), engine(NEW, HOME, model="legal"), engine(NEW, "boot_a", model="legal"))
     assert chosen(*fleet, last=OLD) == "boot_a"
+
+
+def test_on_a_revision_that_has_not_answered_yet_the_engine_that_made_its_longest_kv_is_preferred() -> None:
+    made = [
+        replace(stored(NEW, 200), producer=HOME),
+        replace(stored(NEW, 100), producer=BootId("boot_y")),
+        replace(stored(OLD, 900), producer=BootId("boot_x")),
+    ]
+    fleet = tuple(engine(NEW, boot) for boot in ("boot_a", "boot_x", "boot_y"))
+    assert chosen(*fleet, engine(NEW, HOME), last=OLD, artifacts=made) == HOME
+    assert chosen(*fleet, engine(NEW, HOME, load=2), last=OLD, artifacts=made) == HOME
+    assert chosen(*fleet, engine(NEW, HOME, load=3), last=OLD, artifacts=made) == "boot_a"
 
 
 PREFILL = engine(NEW, "boot_p", role=EngineRole.PREFILL)

@@ -87,6 +87,46 @@ def test_a_pinned_turn_is_not_pinned_again(conn: Connection) -> None:
         plan(conn, running)
 
 
+def lost(conn: Connection, running: Running, pinned: turn_flow.Pinned) -> None:
+    failed = AttemptFailed(turn=running.turn, attempt=pinned.pinned.attempt, reason="gone", partial_text="an")
+    turn_flow.fail_attempt(
+        conn, tenant=ACME, conversation=running.conversation, refusal=None, failed=failed, now=NOW
+    )
+
+
+def test_after_a_lost_attempt_the_turn_stays_on_its_revision_while_that_is_served(conn: Connection) -> None:
+    running = answered(conn, "a")
+    first = pin(conn, running)
+    add_engine(conn, "a", "boot_2")
+    move_alias(conn, add_engine(conn, "b", "boot_b"))
+    lost(conn, running, first)
+    second = plan(conn, running, "boot_a")
+    assert isinstance(second, turn_flow.Pinned)
+    assert (second.pinned.engine, second.pinned.revision) == ("boot_2", first.pinned.revision)
+    assert second.pinned.reason == "the attempt before was on it: same revision; no stored KV"
+    lost(conn, running, second)
+    third = plan(conn, running, "boot_a", "boot_2")
+    assert isinstance(third, turn_flow.Pinned)
+    assert (third.pinned.engine, third.pinned.plan) == ("boot_b", PlanKind.REBUILD)
+
+
+def test_an_attempt_that_had_only_waited_for_its_rebuild_holds_the_turn_on_nothing(conn: Connection) -> None:
+    running, pinned, _ = upgraded(conn)
+    lost(conn, running, pinned)
+    move_alias(conn, add_engine(conn, "a", "boot_2"))
+    again = pin(conn, running)
+    assert again.pinned.revision != pinned.pinned.revision
+
+
+def test_an_attempt_that_had_its_rebuild_holds_the_turn_on_its_revision(conn: Connection) -> None:
+    running, pinned, claim = upgraded(conn)
+    record(conn, claim, pinned)
+    lost(conn, running, pinned)
+    move_alias(conn, add_engine(conn, "a", "boot_2"))
+    again = pin(conn, running)
+    assert (again.pinned.revision, again.pinned.plan) == (pinned.pinned.revision, PlanKind.REUSE)
+
+
 def test_a_turn_that_ended_while_it_waited_is_not_planned_any_more(conn: Connection) -> None:
     running = answered(conn)
     fail_as_orphan(conn, ACME, running.conversation, running.turn, NOW)
