@@ -1,15 +1,18 @@
-"""`everturn erase conversation | end-user`: what was said goes for good, with the KV made of it; the record stays."""
+"""`everturn erase conversation | end-user | again`: what was said goes for good, with the KV made of it; the record stays."""
 
 import argparse
 import getpass
+import json
 from collections.abc import Collection, Iterable
+from dataclasses import dataclass
 from datetime import UTC, datetime
+from pathlib import Path
 
 from service.domain.artifact import ArtifactId
 from service.domain.errors import InvalidInput
-from service.domain.events import ConversationId, TenantId
+from service.domain.events import ConversationErased, ConversationId, TenantId
 from service.erasure_flow import Erasure, erase_conversation
-from service.store import ancestry
+from service.store import ancestry, event_store
 from service.store.end_users import conversations_of
 from stack import database
 from stack.commands.parsers import Commands
@@ -20,6 +23,13 @@ REMAINS = (
     "What this cannot reach: backups and archived WAL from before, until they expire; copies that clients, "
     "exports and logs outside Everturn hold; dead rows until the next vacuum of event_contents."
 )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    tenant: TenantId
+    conversation: ConversationId
+    reason: str
 
 
 def add(commands: Commands) -> None:
@@ -36,6 +46,17 @@ def add(commands: Commands) -> None:
         parser.add_argument("--reason", default="", help="kept in the record")
         parser.add_argument("--store", help=f"{HELP} (default: kv in --data)")
         parser.set_defaults(run=run)
+    again = kinds.add_parser(
+        "again",
+        help="all that an export lists as erased: after an older backup was restored",
+        description=REMAINS,
+    )
+    again.add_argument(
+        "export", type=Path, metavar="FILE", help="what `everturn events export` wrote of the newer record"
+    )
+    database.add_argument(again)
+    again.add_argument("--store", help=f"{HELP} (default: kv in --data)")
+    again.set_defaults(run=_again)
 
 
 def _entry(text: str) -> tuple[str, str]:
@@ -46,7 +67,7 @@ def _entry(text: str) -> tuple[str, str]:
 
 
 def _conversation(given: argparse.Namespace) -> int:
-    return _erase(given, [ConversationId(given.conversation)])
+    return _erase(given, _asked(given, [ConversationId(given.conversation)]))
 
 
 def _end_user(given: argparse.Namespace) -> int:
@@ -63,19 +84,68 @@ def _end_user(given: argparse.Namespace) -> int:
         for chat in found:
             print(f"{chat}, with its forks {', '.join(forks[chat])}" if forks[chat] else chat)
         return 0
-    return _erase(given, found)
+    return _erase(given, _asked(given, found))
 
 
-def _erase(given: argparse.Namespace, conversations: Iterable[ConversationId]) -> int:
+def _asked(given: argparse.Namespace, conversations: Iterable[ConversationId]) -> list[Asked]:
+    tenant = TenantId(given.tenant)
+    return [Asked(tenant=tenant, conversation=chat, reason=given.reason) for chat in conversations]
+
+
+def _again(given: argparse.Namespace) -> int:
+    """What the restored record does not know yet needs no erasing; it is named, so that nobody takes it for done."""
+    erasures = _erasures(given.export)
+    known, unknown = list[Asked](), list[Asked]()
+    with database.connected(given) as conn:
+        for asked in erasures:
+            there = event_store.load_conversation(conn, asked.tenant, asked.conversation).exists
+            (known if there else unknown).append(asked)
+    for asked in unknown:
+        print(f"{asked.conversation} of tenant {asked.tenant} is not in this record")
+    print(
+        f"{len(erasures)} conversations are listed as erased, {len(unknown)} of them are not in this record"
+    )
+    return _erase(given, known)
+
+
+def _erasures(export: Path) -> list[Asked]:
+    """Raises: InvalidInput: naming file and line."""
+    found = dict[tuple[str, str], Asked]()
+    try:
+        with export.open("rb") as lines:
+            for number, line in enumerate(lines, start=1):
+                if (one := _erasure(line, f"{export}: line {number}")) is not None:
+                    found[one.tenant, one.conversation] = one
+    except OSError as error:
+        raise InvalidInput(f"{export} cannot be read: {error.strerror}.") from error
+    return list(found.values())
+
+
+def _erasure(line: bytes, where: str) -> Asked | None:
+    """None for another event."""
+    try:
+        event = json.loads(line)
+        if event["type"] != ConversationErased.name:
+            return None
+        return Asked(
+            tenant=TenantId(event["tenant"]),
+            conversation=ConversationId(event["stream"]),
+            reason=event["payload"]["reason"],
+        )
+    except (ValueError, KeyError, TypeError) as error:
+        raise InvalidInput(f"{where} is no event; give what `everturn events export` wrote.") from error
+
+
+def _erase(given: argparse.Namespace, conversations: Iterable[Asked]) -> int:
     artifacts = set[ArtifactId]()
-    for conversation in conversations:
+    for asked in conversations:
         with database.connected(given) as conn:
             erased = erase_conversation(
                 conn,
-                tenant=TenantId(given.tenant),
-                conversation=conversation,
+                tenant=asked.tenant,
+                conversation=asked.conversation,
                 by=f"cli:{getpass.getuser()}",
-                reason=given.reason,
+                reason=asked.reason,
                 now=datetime.now(UTC),
             )
         print(_told(erased))

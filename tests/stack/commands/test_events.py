@@ -4,8 +4,9 @@ import json
 from collections.abc import Callable
 from pathlib import Path
 
+import psycopg
 import pytest
-from sqlalchemy import Engine, text
+from sqlalchemy import Engine, make_url, text
 
 from service import edit_flow
 from service.domain.errors import InvalidInput
@@ -17,6 +18,8 @@ from service.store.connection import make_engine
 from service.store.signing import load_or_make_key, load_public_key
 from stack.cli import main
 from stack.integrity import sign_checkpoint, verify_log
+from stack.postgres import EmbeddedPostgres
+from tests.conftest import copied
 from tests.flows.forks import ask, fork, serving
 from tests.store.histories import ACME, CHAT, NOW, append, published, said, store
 from tests.workers.kv_connector.stored import conversation, paths, put
@@ -126,6 +129,48 @@ def test_a_persons_forks_are_shown_and_go_with_what_they_came_from(
     assert f"{chat} is erased, with its forks {child}, {grandchild}: " in capsys.readouterr().out
     with engine.connect() as conn:
         assert conn.execute(text("SELECT count(*) FROM event_contents")).scalar_one() == 0
+
+
+@pytest.mark.usefixtures("said_something")
+def test_after_an_older_backup_was_restored_all_is_erased_again_that_had_been(
+    everturn: Everturn,
+    postgres_server: EmbeddedPostgres,
+    database: str,
+    engine: Engine,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    url = make_url(database)
+    with copied(postgres_server, str(url.database)) as restored:
+        with engine.begin() as conn:
+            append(conn, ConversationCreated(alias="a"), said("after the backup"), stream="conv_3")
+        for chat in ("conv_1", "conv_3"):
+            everturn("erase", "conversation", chat, "--tenant", ACME, "--reason", f"asked for {chat}")
+        out = tmp_path / "log.jsonl"
+        everturn("events", "export", "--out", str(out))
+        capsys.readouterr()
+        again = ["erase", "again", str(out), "--database-url", restored]
+        assert main(["--data", str(tmp_path), *again]) == 0
+        told = capsys.readouterr().out
+        with psycopg.connect(
+            make_url(restored).set(drivername="postgresql").render_as_string(hide_password=False)
+        ) as found:
+            kept = found.execute("SELECT DISTINCT stream FROM event_contents").fetchall()
+            reasons = found.execute("SELECT reason FROM audit.erasures").fetchall()
+    assert "conv_3 of tenant acme is not in this record" in told
+    assert "conv_1 is erased: 2 events lost what was said" in told
+    assert (kept, reasons) == ([("conv_2",)], [("asked for conv_1",)])
+
+
+@pytest.mark.parametrize("line", ["not json", "[1]", '{"type": "conversation.erased"}'])
+def test_what_is_no_export_is_named_with_its_line(
+    everturn: Everturn, tmp_path: Path, capsys: pytest.CaptureFixture[str], line: str
+) -> None:
+    (out := tmp_path / "log.jsonl").write_text('{"type": "turn.started"}\n' + line + "\n")
+    assert everturn("erase", "again", str(out)) == 1
+    assert f"{out}: line 2 is no event" in capsys.readouterr().err
+    assert everturn("erase", "again", str(tmp_path / "none")) == 1
+    assert "none cannot be read" in capsys.readouterr().err
 
 
 def test_without_a_database_the_way_out_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
