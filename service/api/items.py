@@ -128,7 +128,7 @@ def _text(content: object, path: Path, *, empty: bool = False) -> str:
 
 def _part(part: object, path: Path) -> str:
     kind = part.get("type") if isinstance(part, dict) else None
-    if not isinstance(part, dict) or kind not in _TEXT_PARTS:
+    if not isinstance(part, dict) or not isinstance(kind, str) or kind not in _TEXT_PARTS:
         name = param_name((*path, "type"))
         raise InvalidInput(
             f"'{name}' is {kind!r}; only 'input_text' and 'output_text' are supported.",
