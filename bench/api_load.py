@@ -9,6 +9,9 @@ from urllib.parse import urlsplit
 
 JSON = dict[str, Any]
 
+DELTA = b'"response.output_text.delta"'
+ENDS = (b'"response.completed"', b'"response.incomplete"')
+
 
 @dataclass(slots=True)
 class Streamed:
@@ -19,6 +22,13 @@ class Streamed:
     gaps_s: list[float] = field(default_factory=list)
     ended: bool = False
     """In good order."""
+    id: str = ""
+    """Of the response, where it has one."""
+
+    @property
+    def token_s(self) -> float:
+        """Each after the first."""
+        return (self.total_s - self.first_s) / (self.tokens - 1)
 
 
 async def ask(url: str, path: str, key: str, body: JSON) -> JSON:
@@ -35,25 +45,27 @@ async def ask(url: str, path: str, key: str, body: JSON) -> JSON:
     return answer
 
 
-async def stream_response(url: str, key: str, body: JSON) -> Streamed:
-    """Of /v1/responses."""
+async def stream_response(url: str, key: str, body: JSON, *, traced: bool = False) -> Streamed:
+    """Of /v1/responses. `traced` tells a service that has clocks in it when this began."""
     seen = Streamed(time.perf_counter())
-    reader, writer = await _sent(url, "/v1/responses", key, body | {"stream": True})
+    extra = f"x-bench-began: {seen.began}\r\n" if traced else ""
+    reader, writer = await _sent(url, "/v1/responses", key, body | {"stream": True}, extra)
     last = seen.began
     try:
         while line := await reader.readline():
-            if line.startswith(b'data: {"type": "response.output_text.delta"'):
+            if not line.startswith(b"data: "):
+                continue
+            if DELTA in line:
                 now = time.perf_counter()
                 if seen.first_s:
                     seen.gaps_s.append(now - last)
                 else:
                     seen.first_s = now - seen.began
                 last = now
-            elif line.startswith(
-                (b'data: {"type": "response.completed"', b'data: {"type": "response.incomplete"')
-            ):
+            elif any(end in line for end in ENDS):
                 seen.total_s = time.perf_counter() - seen.began
-                seen.tokens = json.loads(line[6:])["response"]["usage"]["output_tokens"]
+                response = json.loads(line[6:])["response"]
+                seen.tokens, seen.id = response["usage"]["output_tokens"], response["id"]
                 seen.ended = True
     finally:
         writer.close()
@@ -82,14 +94,14 @@ async def stream_chat(url: str, body: JSON) -> Streamed:
 
 
 async def _sent(
-    url: str, path: str, key: str, body: JSON
+    url: str, path: str, key: str, body: JSON, extra: str = ""
 ) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
     place = urlsplit(url)
     reader, writer = await asyncio.open_connection(place.hostname, place.port, limit=2**22)
     data = json.dumps(body).encode()
     head = (
         f"POST {path} HTTP/1.1\r\nhost: {place.netloc}\r\nauthorization: Bearer {key}\r\n"
-        f"content-type: application/json\r\ncontent-length: {len(data)}\r\nconnection: close\r\n\r\n"
+        f"content-type: application/json\r\ncontent-length: {len(data)}\r\nconnection: close\r\n{extra}\r\n"
     )
     writer.write(head.encode() + data)
     await writer.drain()

@@ -26,6 +26,7 @@ from stack.postgres import EmbeddedPostgres
 from workers.child import Child, Program
 
 START_S = 60.0
+TENANT = TenantId("bench")
 HEARTBEAT_S = 2.0
 
 
@@ -69,20 +70,23 @@ class BenchService:
 
 
 @contextmanager
-def running_service(folder: Path, server: EmbeddedPostgres) -> Iterator[BenchService]:
+def running_service(
+    folder: Path, server: EmbeddedPostgres, *, module: str = "service", env: Mapping[str, str] | None = None
+) -> Iterator[BenchService]:
+    """Args: module: that serves it. Several may stand on one database, and have its engines in common."""
     upgrade(server.url())
     engine = make_engine(server.url(), application_name="bench", pool_size=1)
     with engine.begin() as conn:
         keys = rollout_flow.bootstrap(
             conn,
-            tenant=TenantId("bench"),
+            tenant=TENANT,
             kept=None,
             new_secret=lambda: f"sk-{secrets.token_hex(16)}",
             now=datetime.now(UTC),
         )
     engine.dispose()
     port = find_free_port()
-    env = dict(os.environ) | {
+    settings = dict(os.environ) | {
         "EVERTURN_DATABASE_URL": server.url(),
         "EVERTURN_BROKER_URL": "redis://127.0.0.1:1/0",
         "EVERTURN_PORT": str(port),
@@ -90,9 +94,9 @@ def running_service(folder: Path, server: EmbeddedPostgres) -> Iterator[BenchSer
         "EVERTURN_ENGINE_LEASE_S": "60",
         "EVERTURN_TURN_LEASE_S": "60",
     }
-    log = folder / "service.log"
-    argv = [sys.executable, "-m", "service"]
-    child = Child.start(Program(name="service", argv=argv, env=env, log=log))
+    log = folder / f"{module}.log"
+    argv = [sys.executable, "-m", module]
+    child = Child.start(Program(name=module, argv=argv, env=settings | dict(env or {}), log=log))
     url = f"http://127.0.0.1:{port}"
     try:
         with httpx.Client(
@@ -107,14 +111,15 @@ def running_service(folder: Path, server: EmbeddedPostgres) -> Iterator[BenchSer
 
 
 @contextmanager
-def simulated_engine(pause_s: float) -> Iterator[dict[str, Any]]:
-    command = [sys.executable, "-m", "bench.api_engine", str(pause_s)]
+def engine_process(module: str, *arguments: float) -> Iterator[dict[str, Any]]:
+    """An engine that is none, in a process of its own, and what it tells of itself."""
+    command = [sys.executable, "-m", module, *map(str, arguments)]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         told = process.stdout and process.stdout.readline()
         if not told:
-            raise SystemExit("the simulated engine did not start")
+            raise SystemExit(f"{module} did not start")
         try:
-            yield json.loads(told)
+            yield json.loads(told) | {"pid": process.pid}
         finally:
             if process.stdin is not None:
                 process.stdin.close()
