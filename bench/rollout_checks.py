@@ -36,27 +36,47 @@ def check(fleet: BenchFleet, said: Sequence[Said]) -> Checked:
     for one in said:
         if not one.ok:
             print(f"FAILED {one.turn or 'before it had an id'}: {one.words}", flush=True)
-    auditor = fleet.auditor
-
-    def cold(one: Said) -> tuple[int, ...]:
-        return fleet.engine_of(one.revision).cold(auditor.prompt(one.turn), MAX_TOKENS)
-
     # One at a time at each engine.
-    by_engine: dict[str, list[Said]] = {}
+    by_engine: dict[str, dict[str, list[Said]]] = {}
     for one in answered:
-        by_engine.setdefault(one.revision, []).append(one)
-    with ThreadPoolExecutor(len(by_engine)) as pool:
-        jobs = [pool.submit(lambda group: {o.turn: cold(o) for o in group}, g) for g in by_engine.values()]
+        by_engine.setdefault(one.revision, {}).setdefault(one.conversation, []).append(one)
+    with ThreadPoolExecutor(max(1, len(by_engine))) as pool:
+        jobs = [pool.submit(_cold, fleet, [*of.values()]) for of in by_engine.values()]
         found = {turn: tokens for job in jobs for turn, tokens in job.result().items()}
-    wrong = [one.turn for one in answered if auditor.output(one.turn) != found[one.turn]]
+    wrong = [one.turn for one in answered if fleet.auditor.output(one.turn) != found[one.turn]]
     for turn in wrong:
-        print(f"WRONG {turn}: {auditor.output(turn)}, and from nothing {found[turn]}", flush=True)
+        print(f"WRONG {turn}: {fleet.auditor.output(turn)}, and from nothing {found[turn]}", flush=True)
     return Checked(
         failed=len(said) - len(answered),
         wrong=len(wrong),
         doubled=_doubled(fleet, answered, said),
         cold=found,
     )
+
+
+def _cold(fleet: BenchFleet, conversations: Sequence[Sequence[Said]]) -> dict[str, tuple[int, ...]]:
+    return {turn: tokens for turns in conversations for turn, tokens in _of_one(fleet, turns).items()}
+
+
+def _of_one(fleet: BenchFleet, turns: Sequence[Said]) -> dict[str, tuple[int, ...]]:
+    """All that one revision answered of a conversation, by one cold prefill of what stands there in the end.
+
+    Its answers are what the model would have said if each of their tokens is the likeliest one after all before it. Where one is not, or an
+    answer is shorter than was allowed, the turn's own prompt is prefilled and decoded: only that tells a near tie from a wrong answer.
+    """
+    auditor, engine = fleet.auditor, fleet.engine_of(turns[0].revision)
+    prompts = {one.turn: auditor.prompt(one.turn) for one in turns}
+    outputs = {one.turn: auditor.output(one.turn) for one in turns}
+    last = turns[-1].turn
+    whole = (*prompts[last], *outputs[last])
+    likeliest = engine.most_likely(whole)
+    found = {}
+    for turn, output in outputs.items():
+        begin, end = len(prompts[turn]), len(prompts[turn]) + len(output)
+        stands_there = (*prompts[turn], *output) == whole[:end]
+        right = stands_there and likeliest[begin:end] == output and len(output) == MAX_TOKENS
+        found[turn] = output if right else engine.cold(prompts[turn], MAX_TOKENS)
+    return found
 
 
 def _doubled(fleet: BenchFleet, answered: Sequence[Said], said: Sequence[Said]) -> int:

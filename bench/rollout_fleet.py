@@ -29,15 +29,29 @@ class Served:
     address: str
     model: Path
 
-    def cold(self, prompt: Sequence[int], max_tokens: int) -> tuple[int, ...]:
-        """Greedy, on nothing stored and nothing that the engine has in memory."""
+    def cold(self, prompt: Sequence[int], max_tokens: int, *, salt: str | None = None) -> tuple[int, ...]:
+        """Greedy, on nothing stored and, but under a salt that it has seen, on nothing that the engine has in memory."""
+        answer = self._generate(prompt, {"max_tokens": max_tokens, "temperature": 0}, salt)
+        return tuple(answer["choices"][0]["token_ids"])
+
+    def most_likely(self, tokens: Sequence[int]) -> tuple[int | None, ...]:
+        """For each place the token that the model would have put there, after what stands before it; None for the first. Prefilled cold."""
+        told = self._generate(tokens, {"max_tokens": 1, "temperature": 0, "prompt_logprobs": 1}, None)
+        return tuple(None if place is None else _first(place) for place in told["prompt_logprobs"])
+
+    def _generate(self, prompt: Sequence[int], sampling: dict[str, Any], salt: str | None) -> dict[str, Any]:
         body = {
             "token_ids": list(prompt),
-            "sampling_params": {"max_tokens": max_tokens, "temperature": 0},
-            "cache_salt": secrets.token_hex(8),
+            "sampling_params": sampling,
+            "cache_salt": salt or secrets.token_hex(8),
         }
         answer = httpx.post(f"{self.address}/inference/v1/generate", json=body, timeout=TIMEOUT_S)
-        return tuple(answer.raise_for_status().json()["choices"][0]["token_ids"])
+        document: dict[str, Any] = answer.raise_for_status().json()
+        return document
+
+
+def _first(place: dict[str, dict[str, Any]]) -> int:
+    return next(int(token) for token, told in place.items() if told["rank"] == 1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -16,11 +16,11 @@ from typing import Any
 import httpx
 
 MAX_TOKENS = 12
-THINK_S = (1.5, 3.5)
+THINK_S = (2.0, 5.0)
 SYSTEM_WORDS = 260
 FEWEST_TURNS = 2
 TIMEOUT_S = 180.0
-PATIENCE_S = 240.0
+PATIENCE_S = 480.0
 WORDS = (
     "harbour",
     "museum",
@@ -164,17 +164,16 @@ class Resender(Person):
 
 
 class Crowd:
-    """All talk at once, each in a thread of its own, until the block is left."""
+    """All talk at once, each in a thread of its own, until the block is left. What they ask and when is the same for every crowd."""
 
-    def __init__(self, people: Sequence[Person], seed: object) -> None:
+    def __init__(self, people: Sequence[Person]) -> None:
         self.people = people
         self.phase = Phase.BEFORE
-        self._seed = seed
         self._over = threading.Event()
 
     @contextmanager
     def talking(self) -> Iterator[None]:
-        threads = [threading.Thread(target=self._talk, args=(person,)) for person in self.people]
+        threads = [threading.Thread(target=self._talk, args=one) for one in enumerate(self.people)]
         for thread in threads:
             thread.start()
         try:
@@ -209,10 +208,10 @@ class Crowd:
         """Without everyone's first turn, for which nothing is stored anywhere."""
         return [said for person in self.people for said in person.said[1:]]
 
-    def _talk(self, person: Person) -> None:
-        source = random.Random(f"{self._seed} {person.number}")  # noqa: S311 no secret
-        for number in range(1, 1000):
-            text = f"Question {number}: what of the {source.choice(WORDS)} and the {source.choice(WORDS)}?"
+    def _talk(self, place: int, person: Person) -> None:
+        source = random.Random(f"talk {place}")  # noqa: S311 no secret
+        while True:
+            text = f"What of the {source.choice(WORDS)} and the {source.choice(WORDS)}?"
             phase, began = self.phase, time.monotonic()
             try:
                 said = person.ask(text, phase)
@@ -235,22 +234,27 @@ def events(answer: httpx.Response) -> Iterator[dict[str, Any]]:
             yield event
 
 
-def percentiles(said: Sequence[Said], phase: Phase) -> tuple[float, float]:
-    """p50 and p95 of the seconds to the first text."""
-    took = sorted(one.first_text_s for one in said if one.phase is phase)
+def p95(said: Sequence[Said]) -> float:
+    """Seconds to the first text."""
+    return _percentiles(said)[1]
+
+
+def _percentiles(said: Sequence[Said]) -> tuple[float, float]:
+    took = sorted(one.first_text_s for one in said)
     if len(took) < FEWEST_TURNS:
-        raise SystemExit(f"too few turns {phase} the rollout: {len(took)}")
+        raise SystemExit(f"too few turns to tell their p95: {len(took)}")
     return statistics.median(took), statistics.quantiles(took, n=20, method="inclusive")[-1]
 
 
-def report(name: str, said: Sequence[Said]) -> dict[Phase, tuple[float, float]]:
-    found = {phase: percentiles(said, phase) for phase in Phase}
-    for phase, (p50, p95) in found.items():
+def report(name: str, said: Sequence[Said]) -> None:
+    for phase in Phase:
         turns = [one for one in said if one.phase is phase]
+        if not turns:
+            continue
         plans = Counter(one.plan for one in turns if one.plan)
         planned = "".join(f", {count} {plan}" for plan, count in sorted(plans.items()))
+        p50, late = _percentiles(turns)
         print(
-            f"{name}, {phase}: {len(turns)} turns{planned}; first text p50 {p50:.2f} s, p95 {p95:.2f} s",
+            f"{name}, {phase}: {len(turns)} turns{planned}; first text p50 {p50:.2f} s, p95 {late:.2f} s",
             flush=True,
         )
-    return found
