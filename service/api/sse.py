@@ -7,14 +7,18 @@ process took over, the numbers go on much higher (`TAKEN_OVER`), and a reader wh
 deltas, but the events that end the stream, which have the whole text.
 
 When an attempt dies after some of its text was sent, and the next one has other words, the stream ends with
-`response.failed`, code `attempt_lost`, while the turn goes on: `GET /v1/responses/{id}` has the accepted answer. A
+`response.failed`, code `attempt_lost`, while the turn goes on: `GET /v1/responses/{id}` has the accepted answer, and who streams it from
+its beginning is told it under numbers much higher than the lost stream had, so that no words of both can meet. A
 further attempt is announced by our own event `everturn.attempt`, and the rebuild that one waits for by `everturn.rebuild`,
 before anything of its answer.
 """
 
 import json
+from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from itertools import chain
+from sys import maxsize
 from typing import TYPE_CHECKING, Any
 
 from service.api import item_events
@@ -107,6 +111,11 @@ class _Writer:
         """The reader has some of the answer that nobody knows of: it is sent no more but how each item ends."""
 
     @property
+    def next(self) -> int:
+        """The number of the event that comes next."""
+        return self._number
+
+    @property
     def last(self) -> int:
         """The number of the last event that the reader has."""
         return max(self._number - 1, self._after or 0)
@@ -176,32 +185,38 @@ class _Writer:
     def ending(self, stored: StoredTurn, channel: TurnChannel, view: View) -> Iterator[str]:
         turn, completed = stored.turn, stored.turn.completed
         yield from self.begun(turn.attempt, {pinned.attempt: pinned for pinned in turn.rebuilds})
-        streamed = turn.streamed or channel.record(turn.id)
-        if streamed is not None and streamed.lost and self._after is None and self._pieces == 0:
+        recorded = streamed = turn.streamed or channel.record(turn.id)
+        if streamed is not None and streamed.lost and self._reads_the_answer(stored, streamed):
             streamed = None
         if streamed is not None:
             line = streamed.text if streamed.lost or completed is None else _line(turn, completed)
             yield from self.cut(streamed.pieces, streamed.announced, line, streamed.item)
         if streamed is not None and streamed.lost:
-            yield from self._failed(stored, "attempt_lost", ATTEMPT_LOST.format(turn.id))
+            yield from self.failed(stored, "attempt_lost", ATTEMPT_LOST.format(turn.id))
         elif completed is not None:
-            yield from self._completed(stored, completed, cut=streamed is not None)
+            yield from self._completed(stored, completed)
         elif turn.failed is not None:
-            self._go_on_after_the_reader(streamed)
+            self._go_on_after_the_reader(recorded)
             yield from self._event("response.failed", response=response_object(stored))
         else:
-            self._go_on_after_the_reader(streamed)
-            yield from self._failed(stored, *(view.failure or UNEXPLAINED))
+            self._go_on_after_the_reader(recorded)
+            yield from self.failed(stored, *(view.failure or UNEXPLAINED))
 
-    def _completed(self, stored: StoredTurn, completed: TurnCompleted, *, cut: bool) -> Iterator[str]:
+    def _reads_the_answer(self, stored: StoredTurn, lost: TurnStreamed) -> bool:
+        """In place of a stream that was lost, as its first reader did not come for: from numbers on that the lost one never had."""
+        first = _end_of(stored, lost) + NUMBERS_APART
+        reads = self._pieces == 0 if self._after is None else self._after >= first
+        if reads:
+            self._number, self._answer, self._mute = first, None, False
+        return reads
+
+    def _completed(self, stored: StoredTurn, completed: TurnCompleted) -> Iterator[str]:
         status, answer = status_of(stored.turn), self._of(completed.item)
         yield from self._told(answer.go_on(_line(stored.turn, completed)))
         yield from self._told(answer.end(status, scored_of(stored.turn)))
-        if not cut:
-            self._go_on_after_the_reader(None)
         yield from self._event(f"response.{status}", response=response_object(stored))
 
-    def _failed(self, stored: StoredTurn, code: str, message: str) -> Iterator[str]:
+    def failed(self, stored: StoredTurn, code: str, message: str) -> Iterator[str]:
         ended = response_object(stored) | {
             "status": "failed",
             "error": {"code": code, "message": message},
@@ -239,6 +254,20 @@ class _Writer:
         if (self._after is None or number > self._after) and not muted:
             data = {"type": name, "sequence_number": number} | fields
             yield f"event: {name}\ndata: {json.dumps(data)}\n\n"
+
+
+def _end_of(stored: StoredTurn, lost: TurnStreamed) -> int:
+    """The number of the event that ended a stream that was lost."""
+    told = _Writer(maxsize)
+    told.pass_over(stored)
+    rebuilds = {pinned.attempt: pinned for pinned in stored.turn.rebuilds}
+    events = (
+        told.begun(stored.turn.attempt, rebuilds),
+        told.cut(lost.pieces, lost.announced, lost.text, lost.item),
+        told.failed(stored, "attempt_lost", ""),
+    )
+    deque(chain.from_iterable(events), maxlen=0)
+    return told.next - 1
 
 
 class _Answer:

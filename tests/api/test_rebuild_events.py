@@ -11,7 +11,7 @@ from service.domain.events import TurnPinned
 from service.store import rebuilds
 from tests.api.rolling import advance, start
 from tests.api.stack import Stack, deltas, eventually, names, running_stack, sse
-from tests.api.test_resume import Events, check_every_number, check_every_number_but_the_last, resumed, said
+from tests.api.test_resume import Events, check_every_number, resumed, said
 from tests.engines.simulated import SimulatedEngine
 
 AWAITED = "everturn.rebuild"
@@ -116,7 +116,7 @@ def test_one_that_was_not_streamed_says_it_too(stack: Stack) -> None:
         AWAITED,
         "response.output_item.added",
     ]
-    check_every_number_but_the_last(stack, events)
+    check_every_number(stack, events)
 
 
 def test_at_every_number_of_one_that_is_cancelled_while_it_waits(stack: Stack) -> None:

@@ -105,6 +105,11 @@ def test_a_lost_stream_ends_as_it_ended_and_from_its_beginning_has_the_answer(st
     whole = resumed(stack, turn)
     assert whole[-1]["type"] == "response.completed"
     assert deltas(whole) == whole[-1]["response"]["output"][0]["content"][0]["text"]
+    accepted = [event for event in whole if event["sequence_number"] > live[-1]["sequence_number"]]
+    assert [e["type"] for e in whole if e not in accepted] == ["response.created", "response.in_progress"]
+    for place, event in enumerate(accepted):
+        assert resumed(stack, turn, event["sequence_number"]) == accepted[place + 1 :]
+    assert resumed(stack, turn, accepted[0]["sequence_number"] - 1) == []
 
 
 def test_a_running_stream_is_joined_at_any_number(stack: Stack) -> None:
@@ -163,13 +168,7 @@ def test_a_response_that_was_not_streamed_is_streamed_afterwards(shared_stack: S
     events = resumed(shared_stack, response["id"])
     assert names(events).count("response.output_text.delta") == 1
     assert events[-1]["response"] == response
-    check_every_number_but_the_last(shared_stack, events)
-
-
-def check_every_number_but_the_last(stack: Stack, events: Events) -> None:
-    turn = events[0]["response"]["id"]
-    for number in range(len(events) - 1):
-        assert resumed(stack, turn, number) == events[number + 1 :]
+    check_every_number(shared_stack, events)
 
 
 def test_a_turn_whose_process_died_still_ends_for_a_reader_at_any_number(stack: Stack) -> None:
