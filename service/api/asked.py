@@ -44,7 +44,10 @@ class Asked:
 
     @classmethod
     def by(cls, request: Request, hash_: str = "") -> Self:
-        """Raises: InvalidInput: no key, or no ETag."""
+        """Raises: InvalidInput: no key, no ETag, or a header that is there and says nothing."""
+        for name in (ON_UPGRADE, REVISION):
+            if request.headers.get(name) == "":
+                raise InvalidInput(f"'{name}' is empty: leave it out, or say what you want.", name)
         key = idempotency_key(request)
         return cls(
             idempotency_key=key,
