@@ -25,11 +25,11 @@ ANSWER_TOKENS = 2
 STEPS = (
     ("arrived", "connection, request, uvicorn"),
     ("transaction asked", "routing, up to the key"),
-    ("transaction begun", "key: connection of the pool"),
+    ("transaction begun", "key: connection of the pool, BEGIN"),
     ("transaction done", "key: its statement"),
     ("transaction committed", "key: COMMIT"),
     ("transaction asked", "body read and checked"),
-    ("transaction begun", "acceptance: connection of the pool"),
+    ("transaction begun", "acceptance: connection of the pool, BEGIN"),
     ("transaction done", "acceptance and plan: statements"),
     ("transaction committed", "acceptance: COMMIT"),
     ("attempt", "task of the turn, first events of its stream"),
