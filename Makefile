@@ -28,7 +28,7 @@ test: setup-dev ## Install what the tests need and run all of them, real vLLM in
 check: setup-dev ## Static checks: ruff, mypy, import-linter, deptry, squawk
 	@scripts/check.sh
 
-clients: ## Try openai-agents, LangChain and LiteLLM against what `make up` started, in environments of their own
+clients: ## Try openai-agents, LangChain and LiteLLM against what `make up` started, in environments of their own, as the tests do
 	@scripts/clients.sh
 
 suites: ## Run the suites of Open Responses and of OGX against what `make up` started: OPEN_RESPONSES=/path OGX=/path make suites

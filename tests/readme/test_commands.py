@@ -77,6 +77,24 @@ def test_every_target_of_make_that_is_named_is_there() -> None:
     assert {"demo", "up", "down", "test", "check", "bench-kv", "bench-store"} <= commands | targets
 
 
+def test_every_script_that_is_named_is_there() -> None:
+    for name, text in PAGES.items():
+        for path in re.findall(r"(?<![\w/.])scripts/[\w/.-]*\w", text):
+            assert (ROOT / path).exists(), f"{name} names {path}"
+
+
+def test_the_clients_that_the_pages_name_are_tried_by_the_command_that_they_name() -> None:
+    tried = "".join(path.read_text() for path in (ROOT / "scripts").glob("client*.py"))
+    assert "scripts/clients.sh" in (ROOT / "Makefile").read_text()
+    assert "scripts/clients.sh --calls ALIAS" in PAGES["quickstart.md"]
+    assert '"--calls"' in tried
+    for client in ("openai-agents", "LangChain", "LiteLLM"):
+        assert all(
+            client in PAGES[page] for page in ("README.md", "quickstart.md", "openai-compatibility.md")
+        )
+        assert client in tried
+
+
 def test_every_page_that_is_linked_is_there() -> None:
     for name, text in PAGES.items():
         folder = ROOT if name == "README.md" else ROOT / "docs"
