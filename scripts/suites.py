@@ -23,7 +23,7 @@ import httpx
 import suites_engine
 import suites_expected as expected
 
-MODEL, SCRIPTED = "production", "scripted"
+SCRIPTED = "scripted"
 TENANT = "suites"
 PATIENCE_S = 7200
 NODE = Path(".everturn/suites-node")
@@ -57,7 +57,7 @@ def main() -> int:
         "--keys", type=Path, default=Path(".everturn/keys.json"), help="as `make up` keeps them"
     )
     parser.add_argument(
-        "--model", default=MODEL, help="is asked what needs no scripted answer; or `scripted` (%(default)s)"
+        "--model", default=SCRIPTED, help="alias that is asked what needs no scripted answer (%(default)s)"
     )
     given = parser.parse_args()
     open_responses, ogx = (Path(os.environ[name]).absolute() for name in ("OPEN_RESPONSES", "OGX"))
