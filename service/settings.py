@@ -75,7 +75,8 @@ class Settings(BaseSettings):
     checkpoint_every_s: float = Field(default=timedelta(hours=1).total_seconds(), ge=1)
     checkpoint_key: str = ""
     """File with the key that signs them."""
-    pool_size: int = Field(default=10, ge=1)
+    pool_size: int = Field(default=20, ge=1)
+    """Connections to PostgreSQL that a process of the API has at most."""
 
     @property
     def finishes_orphans(self) -> bool:

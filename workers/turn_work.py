@@ -23,7 +23,7 @@ from workers.rebuild_runner import run_rebuild
 
 log = logging.getLogger(__name__)
 
-CONNECTIONS = 2
+CONNECTIONS = 4
 """One for the work, one for what keeps it this process's."""
 
 

@@ -52,12 +52,14 @@ def make_engine(
 
 
 def make_async_engine(
-    url: str, *, application_name: str, pool_size: int = 5, role: str | None = SERVICE_ROLE
+    url: str, *, application_name: str, pool_size: int = 10, role: str | None = SERVICE_ROLE
 ) -> AsyncEngine:
-    """As `make_engine`; its connections call the store's functions through `run_sync`."""
-    engine = create_async_engine(
-        parse_url(url), **_options(parse_url(url), application_name, pool_size, role)
-    )
+    """As `make_engine`; its connections, never more than `pool_size`, call the store's functions through `run_sync`."""
+    options = _options(parse_url(url), application_name, pool_size, role)
+    # One that is opened for a burst has its statements planned anew, which takes more than what it is opened for: none is
+    # thrown away. The one used last is used next, since it has them.
+    kept = {"max_overflow": 0, "pool_use_lifo": True}
+    engine = create_async_engine(parse_url(url), **options | kept)
     _check_at_checkout(engine.sync_engine)
     _begin_in_one_message(engine.sync_engine)
     return engine

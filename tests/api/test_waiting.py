@@ -12,7 +12,7 @@ PLACES_KNOWN_S = 4.0
 
 
 def test_many_turns_wait_for_one_engine_and_all_are_answered(database: str) -> None:
-    with running_stack(database, pool_size=2, turn_wait_s=60) as stack:
+    with running_stack(database, pool_size=4, turn_wait_s=60) as stack:
         engine = stack.start_engine("a", alias=True)
         stack.retire(engine)
         conversations = [stack.conversation() for _ in range(40)]

@@ -242,7 +242,7 @@ def _environment(database_url: str, port: int) -> dict[str, str]:
         "EVERTURN_PORT": str(port),
         "EVERTURN_TURN_LEASE_S": str(TURN_LEASE_S),
         "EVERTURN_ENGINE_LEASE_S": "86400",
-        "EVERTURN_POOL_SIZE": "4",
+        "EVERTURN_POOL_SIZE": "8",
     }
 
 

@@ -1,6 +1,7 @@
 """Whoever connects for the service gets its role and its limits, whatever the server's own settings."""
 
 from collections.abc import Iterator
+from contextlib import AsyncExitStack
 
 import pytest
 from psycopg.errors import QueryCanceled
@@ -51,6 +52,22 @@ async def test_the_async_engine_does_the_same_and_runs_the_same_functions(shared
             lambda conn: conn.execute(text("SELECT set_config('app.tenant', 'acme', true)"))
         )
         assert await connection.run_sync(lambda conn: append(conn, created())) == 1
+    await engine.dispose()
+
+
+async def test_the_connections_of_a_burst_are_kept_and_the_one_used_last_comes_next(
+    shared_database: str,
+) -> None:
+    engine = make_async_engine(shared_database, application_name="tests", pool_size=3)
+
+    async def backends(count: int) -> list[int]:
+        async with AsyncExitStack() as held:
+            opened = [await held.enter_async_context(engine.connect()) for _ in range(count)]
+            return [(await one.execute(text("SELECT pg_backend_pid()"))).scalar_one() for one in opened]
+
+    burst = await backends(3)
+    assert set(await backends(3)) == set(burst)
+    assert await backends(1) == await backends(1) == (await backends(3))[:1]
     await engine.dispose()
 
 
