@@ -72,9 +72,10 @@ async def create(request: Request, service: ServiceOf, tenant: TenantOf) -> Resp
         return JSONResponse(
             _completion(started, answer, created), headers=_headers(answer.completed.engine_revision)
         )
-    # Until its first words a request can still be answered with a status of its own.
+    # Until its first words a request can still be answered with a status of its own, if its client is not left without a byte for long.
     while not (channel.view.text or channel.view.ended):
-        await channel.moved(channel.view, None)
+        if not await channel.moved(channel.view, service.settings.heartbeat_s):
+            break
     if channel.view.ended:
         await work
     return StreamingResponse(

@@ -8,7 +8,7 @@ import pytest
 from sqlalchemy import func, select
 
 from service.store.tables import events
-from tests.api.stack import Stack, eventually
+from tests.api.stack import Stack, eventually, running_stack
 from tests.engines.simulated_text import render
 
 HELLO = [{"role": "user", "content": "hello"}]
@@ -113,6 +113,21 @@ def test_a_stream_that_nobody_can_go_on_with_ends_with_an_error(stack: Stack) ->
                 model="production", messages=[{"role": "user", "content": "hello"}], stream=True
             )
         )
+
+
+def test_a_stream_that_waits_for_its_first_word_is_kept_alive(database: str) -> None:
+    with running_stack(database, heartbeat_s=0.2) as stack:
+        engine = stack.start_engine("a", alias=True)
+        engine.faults.hold_after = 0
+        body = {"model": "production", "messages": HELLO, "stream": True}
+        with stack.http.stream("POST", "/v1/chat/completions", json=body) as answer:
+            assert answer.headers["x-everturn-revision"] == engine.revision
+            lines = answer.iter_lines()
+            assert '"content": ""' in next(lines)
+            assert [next(lines), next(lines)] == ["", ": working"]
+            engine.faults.release.set()
+            *_, last = filter(None, lines)
+        assert last == "data: [DONE]"
 
 
 def test_whoever_leaves_the_stream_ends_the_work(stack: Stack) -> None:
