@@ -19,7 +19,7 @@ from stack.errors import StackError, unusable
 from stack.placement import remove
 from stack.ports import find_free_port
 from stack.progress import Progress
-from workers.child import stop_all
+from workers.child import none_left
 
 HOME = Path(".everturn")
 DATA = HOME / "demo"
@@ -35,9 +35,10 @@ def main() -> int:
         _forget_last_run()
         progress = Progress(stream=sys.stdout)
         environment = os.environ | TOLD_BY_A_SHORT_HISTORY
-        with Deployment(
-            DATA, port=find_free_port(), progress=progress, environment=environment
-        ) as deployment:
+        with (
+            none_left(),
+            Deployment(DATA, port=find_free_port(), progress=progress, environment=environment) as deployment,
+        ):
             outcome = Story(deployment, prepared, claims).tell()
     except (StackError, EverturnError) as error:
         print(f"demo: {error}", file=sys.stderr)
@@ -49,7 +50,6 @@ def main() -> int:
         print(f"demo: {_told(error)} (logs: {DATA / 'logs'})", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
-        stop_all()
         print("demo: interrupted; nothing runs any more", file=sys.stderr)
         return 130
     for claim in claims.failed:

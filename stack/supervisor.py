@@ -15,7 +15,7 @@ from stack.errors import StackError, unusable
 from stack.locks import lock_supervisor
 from stack.ports import find_free_port
 from stack.progress import Progress
-from workers.child import stop_all
+from workers.child import none_left
 
 ALIAS = "production"
 WATCH_S = 0.5
@@ -34,7 +34,8 @@ def main() -> int:
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, _tell)
     try:
-        _run(given.data, given.port, given.model)
+        with none_left():
+            _run(given.data, given.port, given.model)
     except Told:
         print("stopped", flush=True)
         return 0
@@ -44,8 +45,6 @@ def main() -> int:
     except OSError as error:
         print(f"everturn: {unusable(error, given.data)}", flush=True)
         return 1
-    finally:
-        stop_all()
     return 0
 
 

@@ -170,10 +170,17 @@ class Child(Watched):
 _unstopped: list[Child] = []
 
 
-def stop_all() -> None:
-    """Newest first: those too that a handler which raised kept their starter from hearing of."""
-    while _unstopped:
-        _unstopped[-1].stop()
+@contextmanager
+def none_left() -> Iterator[None]:
+    """Stops what was started within and still runs at its end, newest first: that too of which a handler that raised kept its starter
+    from hearing.
+    """
+    before = tuple(_unstopped)
+    try:
+        yield
+    finally:
+        for child in reversed([child for child in _unstopped if child not in before]):
+            child.stop()
 
 
 @contextmanager

@@ -13,7 +13,7 @@ import pytest
 from stack.errors import StackError
 from stack.process import Child
 from tests.stack.supervisors import REPOSITORY, processes_within, wait_until_none_within
-from workers.child import LARGEST_LOG_BYTES, Program
+from workers.child import LARGEST_LOG_BYTES, Program, none_left
 
 Start = Callable[..., Child]
 
@@ -201,7 +201,7 @@ def test_a_signal_that_comes_while_a_child_is_started_leaves_none_behind(tmp_pat
 import os, signal, subprocess, sys
 from pathlib import Path
 from stack.process import Child
-from workers.child import Program, stop_all
+from workers.child import Program, none_left
 class Told(Exception): pass
 def tell(*_): raise Told
 signal.signal(signal.SIGTERM, tell)
@@ -214,11 +214,11 @@ subprocess.Popen = Popen
 folder = Path({str(tmp_path)!r})
 deaf = "import signal, time; signal.signal(15, signal.SIG_IGN); time.sleep(60)"
 try:
-    Child.start(Program(name="deaf", argv=[sys.executable, "-c", deaf], env={{}}, cwd=folder, log=folder / "deaf.log",
-                        stop=((signal.SIGTERM, 1.0),)))
+    with none_left():
+        Child.start(Program(name="deaf", argv=[sys.executable, "-c", deaf], env={{}}, cwd=folder, log=folder / "deaf.log",
+                            stop=((signal.SIGTERM, 1.0),)))
 except Told:
     print("told", flush=True)
-stop_all()
 """
     done = subprocess.run(
         [sys.executable, "-c", told_at_once],
@@ -229,6 +229,15 @@ stop_all()
     )
     assert done.stdout == "told\n"
     assert processes_within(tmp_path) == []
+
+
+def test_none_is_left_of_those_that_were_started_within_and_no_other_is_stopped(start: Start) -> None:
+    before = start("import time; time.sleep(60)")
+    with none_left():
+        within = start("import time; time.sleep(60)")
+        assert not within.ended()
+    assert within.ended()
+    assert not before.ended()
 
 
 def test_a_child_gets_the_signals_that_were_held_back_at_its_start(start: Start) -> None:
