@@ -84,7 +84,6 @@ def error_of(answer: httpx.Response, status: int) -> dict[str, Any]:
         ({"input": "x", "truncation": "always"}, "truncation", "invalid_value"),
         ({"input": "x", "reasoning": {"effort": "low"}}, "reasoning", "unsupported_parameter"),
         ({"input": "x", "text": {"verbosity": "low"}}, "text.verbosity", "unsupported_parameter"),
-        ({"input": "x", "reasoning": {"effort": "low"}}, "reasoning", "unsupported_parameter"),
         ({"input": "x", "colour": "red"}, "colour", "unknown_parameter"),
         (
             {"input": "x", "conversation": "conv_1", "previous_response_id": "resp_1"},
