@@ -64,9 +64,12 @@ def test_t1_answers_that_their_text_does_not_encode_to_are_extended_by_their_own
     strange = carried = 0
     for number in range(ANSWERS):
         chat = served.conversation()
-        first = completed(served, chat, served.ask(f"Say {number}.", conversation=chat, **SAMPLED))
+        # Longer than a block, so that there is KV to publish however soon the answer ends.
+        said = f"Say the number {number} for me."
+        first = completed(served, chat, served.ask(said, conversation=chat, **SAMPLED))
         served.await_artifacts(chat, 1)
         window = served.state(chat).window
+        assert len(first.prompt_delta) > BLOCK
         assert window == (*first.prompt_delta, *first.output)
         spoken = [token for token in first.output if token != STOP]
         strange += tokenizer.encode(first.text, add_special_tokens=False) != spoken

@@ -9,7 +9,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -126,7 +126,9 @@ class Rig:
         """All of its processes: a backend that outlived it would go on writing. Dead when this returns."""
         processes = self._postgres_processes()
         for process in processes:
-            process.kill()
+            # A backend whose client has gone ends by itself.
+            with suppress(psutil.NoSuchProcess):
+                process.kill()
         assert self.server.child.ended(within_s=DEATH_S)
         psutil.wait_procs(processes[1:], timeout=DEATH_S)
 
