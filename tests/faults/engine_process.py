@@ -57,6 +57,8 @@ class EngineProcess:
     port: int = 0
     boot: str = field(default_factory=lambda: f"boot_{uuid4().hex}")
     address: str = ""
+    stopped: bool = False
+    """It says nothing, as one whose host hangs; whoever sends its heartbeats sends none."""
     _process: ForkServerProcess = field(init=False)
 
     def __post_init__(self) -> None:
@@ -89,10 +91,12 @@ class EngineProcess:
         self._process.join(START_S)
 
     def stop(self) -> None:
+        self.stopped = True
         self._signal(signal.SIGSTOP)
 
     def go_on(self) -> None:
         self._signal(signal.SIGCONT)
+        self.stopped = False
 
     def _signal(self, number: signal.Signals) -> None:
         if self._process.is_alive():

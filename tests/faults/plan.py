@@ -21,7 +21,7 @@ class Victim(StrEnum):
 class Deed(StrEnum):
     KILL = "kill"
     STOP = "stop"
-    """For a while, that may be longer than a lease."""
+    """For a while, that may be longer than all leases."""
     EXCHANGE = "exchange"
     """Killed, and another engine of other weights answers at its address."""
     FORGET = "forget"
@@ -75,7 +75,8 @@ DEEDS = {
 }
 OF_A_TURN = (Victim.API, Victim.ENGINE, Victim.POSTGRES, Victim.BACKEND)
 OF_A_REBUILD = tuple(Victim)
-LONGEST_STOP_S = 3.0
+LONGEST_STOP_S = 9.0
+"""Beyond the leases of turns, rebuilds and engines, and the patience with a silent engine, in tests/faults/rig.py."""
 MESSAGES = {"api": 150, "worker": 60}
 """About as many as there are; a number that is not reached breaks nothing, which is said."""
 

@@ -274,12 +274,12 @@ def _point(made: Fleet) -> None:
 
 
 def _heartbeats(made: Fleet, over: threading.Event) -> None:
-    """As launchers send them; an engine that is dead is silent, and its lease runs out."""
+    """As launchers send them; an engine that is dead or stopped is silent, and its lease runs out."""
     headers = {"authorization": f"Bearer {made.base.secrets.operator}"}
     with httpx.Client(base_url=made.base.url, headers=headers, timeout=2) as admin:
         while not over.wait(1.0):
             for engine in list(made.engines.values()):
-                if engine.alive:
+                if engine.alive and not engine.stopped:
                     try:
                         admin.post(f"/admin/engines/{engine.boot}/heartbeat")
                     except httpx.HTTPError:
