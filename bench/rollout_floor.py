@@ -14,7 +14,7 @@ import httpx
 
 from bench.rollout_fleet import BenchFleet, Served
 from bench.rollout_load import Crowd
-from service.domain.rebuild import next_boundary, paced_chunk
+from service.domain.rebuild import next_boundary
 from service.rollout_advance_flow import ROUNDS
 from service.settings import Settings
 from workers.vllm_command import BLOCK_SIZE
@@ -65,10 +65,9 @@ class _Prefiller:
 
     def warm(self, conversation: str, turn: str) -> None:
         window = (*self._fleet.auditor.prompt(turn), *self._fleet.auditor.output(turn))
-        chunk = paced_chunk(chunk=CHUNK, total=len(window), tokens_per_s=self._pace)
         done = self._done.get(conversation, 0)
         while done < len(window) and not self._over.is_set():
-            end = next_boundary(done=done, total=len(window), chunk=chunk, block=BLOCK_SIZE)
+            end = next_boundary(done=done, total=len(window), chunk=CHUNK, block=BLOCK_SIZE)
             began = time.monotonic()
             self._engine.cold(window[:end], 1, salt=self._salt)
             self._over.wait(max(0.0, began + (end - done) / self._pace - time.monotonic()))

@@ -21,6 +21,7 @@ import psutil
 
 from bench.rollout_fleet import BenchFleet
 from service.domain.artifact import ArtifactId, BootId
+from service.domain.canary import TOKENS
 from service.domain.events import Sampling, TenantId
 from service.domain.evidence import KvRequest
 from service.domain.revision import RevisionDigest
@@ -73,7 +74,10 @@ def simulated_engine(deployment: Deployment) -> Iterator[Simulated]:
         told = json.loads((process.stdout and process.stdout.readline()) or "null")
         if told is None or process.stdin is None:
             raise SystemExit("the simulated engine did not start")
-        body = {key: told[key] for key in ("boot", "address", "descriptor")} | {"role": "both"}
+        # The deployment lets no engine in without an answer to the canary: any, of the first of its revision.
+        canary = {"prompt": [0], "answer": [0] * TOKENS, "compared": TOKENS}
+        body = {key: told[key] for key in ("boot", "address", "descriptor")}
+        body |= {"role": "both", "canary": canary}
         deployment.admin("POST", "/engines", body)
         deployment.admin("PUT", f"/aliases/{ALIAS}", {"revision": told["revision"], "by": "bench"})
         over = threading.Event()

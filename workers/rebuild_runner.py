@@ -13,7 +13,7 @@ from service import rebuild_run_flow
 from service.domain.errors import EngineFailed, EverturnError, FenceLost, RebuildFailed, RevisionMismatch
 from service.domain.evidence import Evidence, Refusal
 from service.domain.plan import Engine
-from service.domain.rebuild import next_boundary, paced_chunk
+from service.domain.rebuild import next_boundary
 from service.rebuild_run_flow import Begun
 from service.store.rebuilds import Claim
 from workers.pool_process import PoolProcess
@@ -121,8 +121,6 @@ class _Rebuilding:
     def _end(self) -> int:
         done, total = self._done(), len(self._prompt)
         chunk = self._process.settings.rebuild_chunk_tokens
-        if self._claim.rollout is not None:
-            chunk = paced_chunk(chunk=chunk, total=total, tokens_per_s=self._pace)
         if total - done <= chunk:
             # Whatever an engine's block is.
             return total

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from service.domain.rebuild import MOST_PIECES, next_boundary, paced_chunk
+from service.domain.rebuild import next_boundary
 
 
 def boundaries(total: int, chunk: int, block: int, done: int = 0) -> list[int]:
@@ -57,22 +57,3 @@ def test_a_chunk_shorter_than_a_block_is_a_block() -> None:
 
 def test_what_was_done_to_within_a_block_is_gone_on_from_the_block() -> None:
     assert next_boundary(done=70, total=1_000, chunk=64, block=32) == 128
-
-
-@pytest.mark.parametrize(
-    ("total", "tokens_per_s", "at_once"),
-    [(1_000, None, 2_048), (1_000, 80, 80), (1_000, 50_000, 2_048), (64_000, 80, 1_000)],
-)
-def test_what_has_a_pace_goes_by_what_it_allows_in_a_second_unless_those_were_too_many_pieces(
-    total: int, tokens_per_s: int | None, at_once: int
-) -> None:
-    assert paced_chunk(chunk=2_048, total=total, tokens_per_s=tokens_per_s) == at_once
-
-
-@given(total=st.integers(1, 130_000), tokens_per_s=st.integers(1, 5_000), block=st.sampled_from([1, 16, 32]))
-def test_at_no_pace_are_there_more_pieces_than_can_name_all_blocks_before_them(
-    total: int, tokens_per_s: int, block: int
-) -> None:
-    chunk = paced_chunk(chunk=2_048, total=total, tokens_per_s=tokens_per_s)
-    # Whole blocks are less than what was asked for, by half of it at most.
-    assert len(boundaries(total, chunk, block)) <= 2 * MOST_PIECES

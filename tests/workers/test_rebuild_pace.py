@@ -1,4 +1,4 @@
-"""A warm-up keeps its rollout's pace, little by little, and rests for nobody who waits."""
+"""A warm-up keeps its rollout's pace by resting after a chunk, and rests for nobody who waits."""
 
 import time
 from collections.abc import Callable, Iterator
@@ -20,8 +20,9 @@ from workers import rebuild_pace, rebuild_runner
 from workers.pool_process import PoolProcess
 from workers.rebuild_runner import run_rebuild
 
-CHUNK, PACE = 64, 32
-"""The window has 128 tokens: two chunks, or four seconds."""
+CHUNK = PACE = 32
+"""The window has 128 tokens: four chunks, or four seconds."""
+BY_CHUNKS = [32, 64, 96, 128]
 
 
 @dataclass(slots=True)
@@ -75,21 +76,13 @@ def ends(prefiller: PrefillEngine) -> list[int]:
     return [len(prefill["token_ids"]) for prefill in prefiller.prefills]
 
 
-def test_no_more_than_a_second_of_its_pace_is_prefilled_at_once(
-    process: PoolProcess, warming: Waiting, prefiller: PrefillEngine, clock: Clock
-) -> None:
-    run_rebuild(process, warming.rebuild)
-    assert ends(prefiller) == [32, 64, 96, 128]
-    assert prefiller.computed() == [32, 32, 32, 32]
-    assert (warming.row().state, len(warming.row().partials)) == ("done", 3)
-
-
 def test_what_went_quicker_is_rested_for_and_not_after_the_end(
     process: PoolProcess, warming: Waiting, prefiller: PrefillEngine, clock: Clock
 ) -> None:
     began = time.monotonic()
     run_rebuild(process, warming.rebuild)
     took = time.monotonic() - began
+    assert (ends(prefiller), prefiller.computed()) == (BY_CHUNKS, [32, 32, 32, 32])
     assert 3 - took <= sum(clock.slept) <= 3
     assert max(clock.slept) <= rebuild_pace.LOOK_EVERY_S
 
@@ -99,7 +92,7 @@ def test_who_is_slower_than_the_pace_does_not_rest(
 ) -> None:
     begin_at(store, 1_000_000)
     run_rebuild(process, make_warming(store).rebuild)
-    assert (ends(prefiller), clock.slept) == ([CHUNK, len(WINDOW)], [])
+    assert (ends(prefiller), clock.slept) == (BY_CHUNKS, [])
 
 
 def test_a_turn_that_joins_waits_for_no_rest(
@@ -108,8 +101,7 @@ def test_a_turn_that_joins_waits_for_no_rest(
     clock.meanwhile = warming.ask
     run_rebuild(process, warming.rebuild)
     assert len(clock.slept) == 1
-    # As any that is waited for: the rest of it is hardly longer than a chunk.
-    assert ends(prefiller) == [32, len(WINDOW)]
+    assert ends(prefiller) == BY_CHUNKS
     assert (warming.row().state, warming.row().queue) == ("done", "interactive")
 
 
@@ -176,4 +168,4 @@ def test_what_a_turn_waits_for_has_no_pace(
 ) -> None:
     begin_at(store, PACE)
     run_rebuild(process, make_waiting(store).rebuild)
-    assert (ends(prefiller), clock.slept) == ([CHUNK, len(WINDOW)], [])
+    assert (ends(prefiller), clock.slept) == (BY_CHUNKS, [])
