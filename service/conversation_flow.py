@@ -11,7 +11,7 @@ from sqlalchemy import Connection
 from service import fork_flow
 from service.domain import decide
 from service.domain.conversation import Conversation, Item, accepted_item, evolve
-from service.domain.errors import InvalidInput, NotFound
+from service.domain.errors import NotFound, key_reused
 from service.domain.events import (
     ConversationCreated,
     ConversationEvent,
@@ -258,12 +258,7 @@ def _items_ever(state: Conversation) -> dict[ItemId, Item]:
 
 def _same_request(known: turns.IdempotentTurn, request: TurnRequest) -> Accepted:
     if known.request_hash != request.request_hash:
-        raise InvalidInput(
-            f"The Idempotency-Key '{request.idempotency_key}' belongs to another request, response {known.turn}. "
-            "Use a new key for a new request.",
-            "Idempotency-Key",
-            "idempotency_key_reused",
-        )
+        raise key_reused(request.idempotency_key, f"response {known.turn}")
     return Accepted(conversation=known.conversation, turn=known.turn, fresh=False)
 
 

@@ -11,7 +11,7 @@ from sqlalchemy import Connection
 
 from service.domain import decide
 from service.domain.conversation import Item, accepted_item
-from service.domain.errors import InvalidInput, NotFound
+from service.domain.errors import NotFound, key_reused
 from service.domain.events import (
     ConversationEvent,
     ConversationId,
@@ -99,12 +99,7 @@ def add_items_once(
     there = {_mark(item.id): item for item in (*state.items, *state.withdrawn)}
     known = sorted(mark for mark in there if mark.startswith(marked))
     if known and not known[0].startswith(mine):
-        raise InvalidInput(
-            f"The Idempotency-Key '{sent.key}' belongs to another request, item {there[known[0]].id}. "
-            "Use a new key for a new request.",
-            "Idempotency-Key",
-            "idempotency_key_reused",
-        )
+        raise key_reused(sent.key, f"item {there[known[0]].id}")
     number = count()
     return tuple(there[mark] for mark in known) or add_items(
         conn, edit, items, lambda prefix: f"{prefix}{mine}{next(number):02x}"

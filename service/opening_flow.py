@@ -5,7 +5,7 @@ from hashlib import sha256
 
 from sqlalchemy import Connection
 
-from service.domain.errors import InvalidInput
+from service.domain.errors import key_reused
 from service.domain.events import ConversationId, TenantId
 from service.store import event_store
 from service.store.streams import find_stream_beginning
@@ -36,10 +36,5 @@ def open_once(
     if known is None:
         return make(wanted)
     if known != wanted:
-        raise InvalidInput(
-            f"The Idempotency-Key '{key}' belongs to another request, conversation {known}. "
-            "Use a new key for a new request.",
-            "Idempotency-Key",
-            "idempotency_key_reused",
-        )
+        raise key_reused(key, f"conversation {known}")
     return wanted

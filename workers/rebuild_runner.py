@@ -23,6 +23,9 @@ from workers.rebuild_prefill import Prefill, prefill_chunk, refusal_of
 
 log = logging.getLogger(__name__)
 
+REST_SHARE = 0.25
+"""Of what a task may take, at most, that is rested after a chunk of a warm-up with a pace."""
+
 LEASE_S = 3.0
 """After a worker's death its rebuild waits this long, and for the next sweep: people wait for it."""
 MOST_CLAIMS = 5
@@ -120,7 +123,10 @@ class _Rebuilding:
 
     def _end(self) -> int:
         done, total = self._done(), len(self._prompt)
-        chunk = self._process.settings.rebuild_chunk_tokens
+        settings = self._process.settings
+        chunk = settings.rebuild_chunk_tokens
+        if self._pace is not None:
+            chunk = min(chunk, int(self._pace * settings.rebuild_timeout_s * REST_SHARE))
         if total - done <= chunk:
             # Whatever an engine's block is.
             return total

@@ -42,6 +42,15 @@ class InvalidInput(EverturnError):
         return self.message
 
 
+def key_reused(key: str | None, other: str) -> InvalidInput:
+    """Args: other: what the request is that the key belongs to."""
+    return InvalidInput(
+        f"The Idempotency-Key '{key}' belongs to another request, {other}. Use a new key for a new request.",
+        "Idempotency-Key",
+        "idempotency_key_reused",
+    )
+
+
 class InvalidDescriptor(InvalidInput): ...
 
 

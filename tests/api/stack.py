@@ -241,6 +241,21 @@ def sse(answer: httpx.Response) -> Iterator[dict[str, Any]]:
             yield {"type": "comment", "text": line[1:].strip()}
 
 
+class LosesAnAnswer(httpx.HTTPTransport):
+    """The first: its request was done."""
+
+    lost = 0
+
+    def handle_request(self, request: httpx.Request) -> httpx.Response:
+        response = super().handle_request(request)
+        if self.lost == 0:
+            self.lost = 1
+            response.read()
+            response.close()
+            raise httpx.ReadError("the answer is lost on the way")
+        return response
+
+
 def deltas(events: list[dict[str, Any]]) -> str:
     return "".join(e["delta"] for e in events if e["type"] == "response.output_text.delta")
 

@@ -11,7 +11,7 @@ from service.api.responses import extra_headers
 from service.conversation_flow import find_response
 from service.domain.events import TurnId
 from service.store import fleet
-from tests.api.stack import TENANT, Stack, eventually, sse
+from tests.api.stack import TENANT, LosesAnAnswer, Stack, eventually, sse
 
 REPEATED = {"x-stainless-retry-count": "1"}
 
@@ -63,20 +63,7 @@ def test_a_repeat_that_opens_a_conversation_opens_another(shared_stack: Stack) -
 def test_a_lost_answer_is_fetched_by_the_official_clients_own_retry(stack: Stack) -> None:
     engine = stack.start_engine("a", alias=True)
     conversation = stack.conversation()
-
-    class Cut(httpx.HTTPTransport):
-        lost = 0
-
-        def handle_request(self, request: httpx.Request) -> httpx.Response:
-            response = super().handle_request(request)
-            if self.lost == 0:
-                self.lost = 1
-                response.read()
-                response.close()
-                raise httpx.ReadError("the answer is lost on the way")
-            return response
-
-    with httpx.Client(transport=Cut()) as http:
+    with httpx.Client(transport=LosesAnAnswer()) as http:
         client = stack.openai.with_options(max_retries=2, http_client=cast("Any", http))
         answer = client.responses.create(model="production", input="hello", conversation=conversation)
     assert answer.status == "completed"

@@ -6,7 +6,7 @@ from typing import Any, cast
 import httpx
 import pytest
 
-from tests.api.stack import Stack
+from tests.api.stack import LosesAnAnswer, Stack
 
 ITEMS = [{"role": "user", "content": "one"}, {"role": "assistant", "content": "two"}]
 KEY = {"idempotency-key": "a"}
@@ -107,20 +107,7 @@ def test_an_answer_says_something_else_than_items_of_the_same_words(stack: Stack
 def test_a_lost_answer_is_fetched_by_the_official_clients_own_retry(stack: Stack) -> None:
     stack.start_engine("a", alias=True)
     conversation = stack.conversation()
-
-    class Cut(httpx.HTTPTransport):
-        lost = 0
-
-        def handle_request(self, request: httpx.Request) -> httpx.Response:
-            response = super().handle_request(request)
-            if self.lost == 0:
-                self.lost = 1
-                response.read()
-                response.close()
-                raise httpx.ReadError("the answer is lost on the way")
-            return response
-
-    with httpx.Client(transport=Cut()) as http:
+    with httpx.Client(transport=LosesAnAnswer()) as http:
         client = stack.openai.with_options(max_retries=2, http_client=cast("Any", http))
         added = client.conversations.items.create(conversation, items=cast("Any", ITEMS))
     assert len(added.data) == 2

@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import pytest
 from pydantic import SecretStr
@@ -161,6 +161,16 @@ def test_a_database_that_is_away_while_it_rests_harms_nothing(
     took = time.monotonic() - began
     assert warming.row().state == "done"
     assert 3 - took <= sum(clock.slept) <= 3
+
+
+def test_no_rest_is_longer_than_a_quarter_of_what_a_task_may_take(
+    process: PoolProcess, store: Engine, prefiller: PrefillEngine, clock: Clock
+) -> None:
+    begin_at(store, 7)
+    process = replace(process, settings=process.settings.model_copy(update={"rebuild_chunk_tokens": 64}))
+    run_rebuild(process, make_warming(store).rebuild)
+    assert ends(prefiller) == BY_CHUNKS
+    assert sum(clock.slept) <= 3 * 20 / 4
 
 
 def test_what_a_turn_waits_for_has_no_pace(
