@@ -227,7 +227,8 @@ def load_window(conn: Connection, tenant: TenantId, conversation: ConversationId
         return ()
     line = ancestry.lineage(conn, tenant, conversation) if head.ancestors else []
     packed = b""
-    for stream, upto in ((conversation, NEWEST), *((one.conversation, one.version) for one in line)):
+    # A turn may be accepted between the statements: what came after the head is not in its count.
+    for stream, upto in ((conversation, head.version), *((one.conversation, one.version) for one in line)):
         [part] = _rows(conn, WINDOW, tenant, stream, upto)
         packed = part.tokens + packed
         if part.whole:

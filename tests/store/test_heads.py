@@ -19,7 +19,7 @@ from service.domain.events import (
     TenantId,
     TurnId,
 )
-from service.domain.head import head_of
+from service.domain.head import Head, head_of
 from service.domain.transcript import Transcript
 from service.store import event_store, heads
 from service.store.ancestry import NEWEST
@@ -83,6 +83,23 @@ def test_a_window_that_lost_token_ids_is_not_taken_for_a_whole_one(owner_conn: C
     owner_conn.execute(text("UPDATE event_contents SET tokens = substr(tokens, 5) WHERE stream_version = 5"))
     with pytest.raises(Internal, match="window of 10 tokens, and 9 are stored"):
         heads.load_window(owner_conn, ACME, CHAT)
+
+
+def test_a_window_that_grows_while_it_is_read_is_the_one_that_its_head_tells_of(
+    conn: Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    version = append(conn, *answered(1))
+    window, load_head = heads.load_window(conn, ACME, CHAT), heads.load_head
+    second = TurnId("resp_second")
+    longer = replace(completed(second), extends=TurnId("resp_0"), prompt_tokens=8)
+
+    def head_before_the_next_turn(*of: Any) -> Head:
+        head = load_head(*of)
+        append(conn, said("and?", "msg_9"), started(second), pinned(second), longer, after=version)
+        return head
+
+    monkeypatch.setattr(heads, "load_head", head_before_the_next_turn)
+    assert heads.load_window(conn, ACME, CHAT) == window
 
 
 def test_a_transcript_with_words_missing_is_not_taken_for_a_whole_one(owner_conn: Connection) -> None:
