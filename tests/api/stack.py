@@ -34,7 +34,7 @@ from workers.rebuild_runner import run_rebuild
 from workers.turn_work import run_turn
 
 TENANT = TenantId("acme")
-PATIENCE_S = 20.0
+PATIENCE_S = 60.0
 HEARTBEAT_S = 0.5
 
 

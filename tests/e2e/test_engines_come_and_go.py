@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 pytestmark = [pytest.mark.engine, pytest.mark.timeout(600)]
 
 SEA = "Tell me of the sea, of the ships that sail on it, and of those who came home again. " * 6
-TRIES = 8
+TRIES = 30
 SETTLED_S = 0.3
 """For what an engine has said before it was stopped to be recorded."""
 LONG_ANSWER = {"temperature": 1, "max_output_tokens": 1500}

@@ -26,7 +26,7 @@ from tests.workers.celery_worker import until
 from tests.workers.launched import REPOSITORY
 
 START_S = 120.0
-TRIES = 5
+TRIES = 30
 
 pytestmark = pytest.mark.engine
 

@@ -14,6 +14,7 @@ from tests.workers.kv_connector.s3 import S3Server, environment
 from workers.kv_connector.local_store import LocalStore
 from workers.kv_connector.marks import mark_of
 from workers.kv_connector.object_store import ObjectStore
+from workers.kv_connector.patience import Patience
 from workers.kv_connector.store import BlockStore, ObjectName, StoredObject
 
 
@@ -128,9 +129,13 @@ def bucket(s3_server: S3Server, monkeypatch: pytest.MonkeyPatch) -> str:
 
 @pytest.fixture(params=["folder", "bucket"])
 def block_store(request: pytest.FixtureRequest, tmp_path: Path, quick_disk: None) -> BlockStore:
+    made: BlockStore
     if request.param == "folder":
-        return LocalStore(tmp_path / "kv")
-    return ObjectStore(request.getfixturevalue("bucket"), "some/prefix")
+        made = LocalStore(tmp_path / "kv")
+    else:
+        made = ObjectStore(request.getfixturevalue("bucket"), "some/prefix")
+    made._patience = Patience(wait_s=30)  # a second is short where every core is busy
+    return made
 
 
 @pytest.fixture
