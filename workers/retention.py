@@ -23,6 +23,12 @@ AGAIN_S = 60.0
 """After a round that the database has cut off."""
 
 
+def judged_at(database: Engine) -> datetime:
+    """Now, by whichever clock is behind: what one clock that is ahead would erase is gone for good."""
+    with database.begin() as conn:
+        return retention.earlier_of(conn, datetime.now(UTC))
+
+
 def outcomes(
     database: Engine, now: datetime, *, dry_run: bool, tenant: TenantId | None = None
 ) -> Iterator[Outcome]:
@@ -74,7 +80,7 @@ class Rounds:
             if time.monotonic() < self.next_s:
                 return 0
             self.next_s = time.monotonic() + self.every_s
-            self.round = outcomes(database, datetime.now(UTC), dry_run=False)
+            self.round = _round(database)
         for number in range(most):
             try:
                 outcome = next(self.round, None)
@@ -87,6 +93,10 @@ class Rounds:
                 return number
             _tell(outcome)
         return most
+
+
+def _round(database: Engine) -> Iterator[Outcome]:
+    yield from outcomes(database, judged_at(database), dry_run=False)
 
 
 def _tell(outcome: Outcome) -> None:

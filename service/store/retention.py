@@ -61,6 +61,14 @@ LAST_AT = text(f"""
     WHERE made.tenant_id = :tenant AND made.stream = :stream AND made.stream_version = 1 AND {NOT_ERASED}
 """)  # noqa: S608 constants
 
+EARLIER = text("SELECT least(CAST(:now AS timestamptz), clock_timestamp())")
+
+
+def earlier_of(conn: Connection, now: datetime) -> datetime:
+    """That, or the database's time where its clock is behind."""
+    earlier: datetime = conn.execute(EARLIER, {"now": now}).scalar_one()
+    return earlier
+
 
 def set_retention(conn: Connection, tenant: TenantId, *, after_days: int, by: str, now: datetime) -> None:
     """In place of what there was. Raises: NotFound: no such tenant."""

@@ -9,7 +9,7 @@ from service.domain.events import TenantId
 from service.store import retention, tenants
 from stack import database
 from stack.commands.parsers import Commands
-from workers.retention import outcomes
+from workers.retention import judged_at, outcomes
 
 LONGEST_DAYS = 36_500
 
@@ -81,7 +81,7 @@ def _run(given: argparse.Namespace) -> int:
     erased = kept = 0
     would = "would be erased" if given.dry_run else "is erased"
     with database.engine(given) as engine:
-        for outcome in outcomes(engine, datetime.now(UTC), dry_run=given.dry_run, tenant=only):
+        for outcome in outcomes(engine, judged_at(engine), dry_run=given.dry_run, tenant=only):
             found = outcome.overdue
             name = f"{outcome.rule.tenant} {found.conversation}, last turn {found.last_at:%Y-%m-%d %H:%M}"
             if outcome.kept is None:

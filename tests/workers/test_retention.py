@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Iterator
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta, tzinfo
 from typing import Any
 
 import pytest
@@ -13,7 +13,7 @@ from service import retention_flow
 from service.domain.errors import VersionConflict
 from service.domain.events import TenantId
 from service.retention_flow import Outcome
-from service.store import keys, retention
+from service.store import event_store, keys, retention
 from service.store.connection import make_engine
 from service.store.retention import Overdue
 from tests.store.histories import ACME, NOW, append, created, said, store
@@ -85,6 +85,35 @@ def test_a_round_takes_few_at_each_step_and_the_next_one_waits(engine: Engine, c
     store(engine, created(), said("hi"), stream="conv_9")
     assert work.step(engine, 2) == 0
     assert left(engine) == ["conv_9", "conv_kept"]
+
+
+def test_a_clock_that_is_ahead_erases_nothing_early(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The worker's; the database's knows better."""
+
+    class Ahead(datetime):
+        @classmethod
+        def now(cls, tz: tzinfo | None = None) -> Any:
+            return datetime.now(tz) + timedelta(days=400)
+
+    with engine.begin() as conn:
+        keys.create_tenant(conn, ACME)
+        retention.set_retention(conn, ACME, after_days=30, by="test", now=NOW)
+        event_store.append(
+            conn,
+            tenant=ACME,
+            stream="conv_new",
+            expected_version=0,
+            events=[created(), said("hi")],
+            now=datetime.now(UTC),
+        )
+    monkeypatch.setattr(rounds, "datetime", Ahead)
+    assert Rounds(every_s=3600).step(engine, 9) == 0
+    assert left(engine) == ["conv_new"]
+
+
+def test_of_two_clocks_the_one_that_is_behind_counts(engine: Engine) -> None:
+    with engine.begin() as conn:
+        assert retention.earlier_of(conn, NOW) == NOW
 
 
 def test_a_round_that_lost_its_database_begins_anew(engine: Engine, chats: list[str]) -> None:

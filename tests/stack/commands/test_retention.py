@@ -1,7 +1,8 @@
 """`everturn retention` on a real database: shown before it is done, and done to no more than was shown."""
 
 from collections.abc import Callable
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime, timedelta, tzinfo
+from typing import Any
 
 import pytest
 from sqlalchemy import Engine, text
@@ -10,6 +11,7 @@ from service.domain.events import ConversationForked, TurnId
 from service.store import event_store, keys
 from stack.cli import main
 from tests.store.histories import ACME, CHAT, created, said, store
+from workers import retention as rounds
 
 NOW = datetime.now(UTC)
 Run = Callable[..., list[str]]
@@ -40,6 +42,21 @@ def chats(engine: Engine) -> None:
 def left(engine: Engine) -> list[str]:
     with engine.begin() as conn:
         return list(conn.execute(text("SELECT DISTINCT stream FROM event_contents ORDER BY 1")).scalars())
+
+
+@pytest.mark.usefixtures("chats")
+def test_a_clock_that_is_ahead_erases_nothing_early(
+    run: Run, engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Ahead(datetime):
+        @classmethod
+        def now(cls, tz: tzinfo | None = None) -> Any:
+            return datetime.now(tz) + timedelta(days=400)
+
+    run("retention", "set", "acme", "--days", "30")
+    monkeypatch.setattr(rounds, "datetime", Ahead)
+    assert run("retention", "run")[-1] == "1 are erased, 0 stay"
+    assert left(engine) == ["conv_new"]
 
 
 @pytest.mark.usefixtures("chats")
