@@ -44,6 +44,8 @@ def begin_rebuild(
 ) -> Begun | None:
     """Claimed, with all that its first prefill needs: a turn waits for each round trip. None where there is nothing to do.
 
+    A warm-up whose history its client has deleted or erased meanwhile ends as superseded: it is nobody's fault.
+
     Raises:
         RebuildFailed: there is nothing to prefill, nobody to do it, or more than `most_claims` in a row came to nothing.
     """
@@ -52,7 +54,13 @@ def begin_rebuild(
         return None
     if claim.claims > most_claims:
         raise RebuildFailed(f"given up: {most_claims} workers claimed it, and none of them came back")
-    prompt = rebuild_prompt(conn, claim)
+    try:
+        prompt = rebuild_prompt(conn, claim)
+    except RebuildFailed as nothing:
+        if claim.rollout is None:
+            raise
+        rebuild_progress.let_go(conn, claim, str(nothing))
+        return None
     engine = pick_rebuild_engine(conn, claim.revision, rebuild=rebuild)
     if engine is None:
         raise RebuildFailed(f"no ready engine for prefill serves {claim.revision}")

@@ -9,6 +9,7 @@ from service.domain.artifact import ArtifactId, BootId
 from service.domain.events import ConversationId, TenantId
 from service.domain.evidence import Refusal
 from service.domain.plan import RebuildQueue
+from service.store.leases import CLOCK
 from service.store.rebuild_fence import lost_fence
 from service.store.rebuilds import (
     HOLD,
@@ -82,6 +83,12 @@ def give_way(conn: Connection, claim: Claim, *, anyway: bool = False) -> bool:
         .values(state=RebuildState.QUEUED, owner=None, lease_expires_at=None)
     )
     return conn.execute(query).rowcount == 1
+
+
+def let_go(conn: Connection, claim: Claim, reason: str) -> None:
+    """Of one that is held, and that nobody can have any use of."""
+    values = {"state": RebuildState.SUPERSEDED, "finished_at": CLOCK, "reason": reason}
+    conn.execute(update(rebuilds).where(held_by(claim.rebuild, claim.fence)).values(values))
 
 
 def remember(conn: Connection, rebuild: str, artifact: ArtifactId) -> None:

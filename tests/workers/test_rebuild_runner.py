@@ -21,7 +21,7 @@ from service.store import fleet, heads, rebuilds
 from tests.domain.descriptors import V12, V13
 from tests.flows.orphans import fail_as_orphan
 from tests.workers.prefill_engine import PrefillEngine, serving
-from tests.workers.waiting import ACME, WINDOW, Waiting, make_waiting, register
+from tests.workers.waiting import ACME, WINDOW, Waiting, make_waiting, make_warming, register
 from workers import rebuild_runner
 from workers.pool_process import PoolProcess
 from workers.rebuild_runner import run_rebuild
@@ -37,6 +37,12 @@ def process(database: str) -> Iterator[PoolProcess]:
 @pytest.fixture
 def waiting(store: Engine, prefiller: PrefillEngine) -> Waiting:
     return make_waiting(store)
+
+
+@pytest.fixture
+def warming(store: Engine, prefiller: PrefillEngine) -> Waiting:
+    """No turn waits: a rollout wants it."""
+    return make_warming(store)
 
 
 def failed(waiting: Waiting) -> str:
@@ -310,6 +316,20 @@ def test_a_history_of_which_nothing_is_left_is_not_prefilled(
     monkeypatch.setattr(heads, "load_window", lambda *_: ())
     run_rebuild(process, waiting.rebuild)
     assert failed(waiting) == "nothing of the history is left to be prefilled as it was"
+    assert prefiller.prefills == []
+
+
+def test_a_warm_up_whose_history_was_erased_meanwhile_is_superseded_and_troubles_no_rollout(
+    process: PoolProcess, warming: Waiting, prefiller: PrefillEngine
+) -> None:
+    warming.erase()
+    run_rebuild(process, warming.rebuild)
+    row = warming.row()
+    assert (row.state, row.reason) == (
+        "superseded",
+        "nothing of the history is left to be prefilled as it was",
+    )
+    assert row.finished_at is not None
     assert prefiller.prefills == []
 
 

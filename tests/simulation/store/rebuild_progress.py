@@ -7,7 +7,7 @@ from service.domain.artifact import ArtifactId, BootId
 from service.domain.evidence import Refusal
 from service.domain.plan import RebuildQueue
 from service.store.rebuilds import Claim, Rebuild, RebuildState
-from tests.simulation.rebuild_rows import a_turn_waits, claim_of, held, must_hold, put
+from tests.simulation.rebuild_rows import a_turn_waits, claim_of, end, held, must_hold, put
 from tests.simulation.tables import Session
 
 
@@ -49,6 +49,12 @@ def give_way(conn: Session, claim: Claim, *, anyway: bool = False) -> bool:
     queued = replace(row.seen, state=RebuildState.QUEUED, owner=None)
     put(conn, replace(row, seen=queued, lease_end_s=None))
     return True
+
+
+def let_go(conn: Session, claim: Claim, reason: str) -> None:
+    row = held(conn, claim.rebuild, claim.fence)
+    if row is not None:
+        end(conn, row, RebuildState.SUPERSEDED, reason)
 
 
 def remember(conn: Session, rebuild: str, artifact: ArtifactId) -> None:
