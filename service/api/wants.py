@@ -46,7 +46,7 @@ def parse_wants(
     form = _format(text)
     return Wants(
         tools=_json(functions) if functions else "",
-        tool_choice=_json(choice) if functions else "",
+        tool_choice=_json(choice) if functions or choice == "none" else "",
         text_format=_json(form) if form else "",
         parallel_tool_calls=parallel_tool_calls is not False,
     )

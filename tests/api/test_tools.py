@@ -59,6 +59,12 @@ def test_a_call_is_an_item_of_the_response_and_of_the_conversation(
     assert stack.http.get(f"/v1/responses/{response['id']}").json()["output"] == response["output"]
 
 
+def test_a_choice_is_told_back_where_there_are_no_tools_too(stack: Stack, engine: SimulatedEngine) -> None:
+    for choice in ("auto", "none"):
+        assert stack.ask("hello", tool_choice=choice)["tool_choice"] == choice
+    assert "tool_choice" not in engine.requests[-1]["sampling_params"]
+
+
 def test_the_engine_is_asked_by_the_tools_and_held_to_the_choice(
     stack: Stack, engine: SimulatedEngine
 ) -> None:
