@@ -2,6 +2,7 @@
 
 import socket
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -155,8 +156,10 @@ class WireProxy:
         self._lock = threading.Lock()
         self._sessions: set[Session] = set()
         self._watch: Watch | None = None
-        self._flowing = threading.Event()
-        self._flowing.set()
+        self._flowing = {side: threading.Event() for side in Side}
+        for flowing in self._flowing.values():
+            flowing.set()
+        self._commit_s = 0.0
         self._accepting = threading.Thread(target=self._accept, daemon=True)
 
     def __enter__(self) -> Self:
@@ -181,13 +184,25 @@ class WireProxy:
             self._watch = None
 
     @contextmanager
-    def silence(self) -> Iterator[None]:
-        """Connections stay as they are, and nothing passes."""
-        self._flowing.clear()
+    def silence(self, *sides: Side) -> Iterator[None]:
+        """Connections stay as they are, and nothing passes that is said by these sides, or by either."""
+        chosen = [self._flowing[side] for side in sides or Side]
+        for flowing in chosen:
+            flowing.clear()
         try:
             yield
         finally:
-            self._flowing.set()
+            for flowing in chosen:
+                flowing.set()
+
+    @contextmanager
+    def slow_commits(self, for_s: float) -> Iterator[None]:
+        """Each is held up by itself, and its transaction keeps its locks meanwhile: as on a disk that takes so long to sync."""
+        self._commit_s = for_s
+        try:
+            yield
+        finally:
+            self._commit_s = 0.0
 
     def cut_all(self) -> None:
         with self._lock:
@@ -233,8 +248,10 @@ class WireProxy:
         session.cut()
 
     def _pass(self, session: Session, side: Side, raw: bytes, target: socket.socket, *, first: bool) -> None:
-        self._flowing.wait()
+        self._flowing[side].wait()
         kind, statement = session.read(side, raw, first=first)
+        if self._commit_s and kind in {"Query", "Bind"} and statement.startswith("COMMIT"):
+            time.sleep(self._commit_s)
         with self._lock:
             watch = self._watch
             if watch is not None and session.application.startswith(watch.applications):
