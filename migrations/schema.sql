@@ -234,6 +234,52 @@ CREATE VIEW audit.alias_history AS
 ALTER VIEW audit.alias_history OWNER TO everturn_owner;
 
 --
+-- Name: rebuilds; Type: TABLE; Schema: public; Owner: everturn_owner
+--
+
+CREATE TABLE public.rebuilds (
+    rebuild_id text NOT NULL,
+    tenant_id text NOT NULL,
+    conversation_id text NOT NULL,
+    turn_id text NOT NULL,
+    attempt bigint NOT NULL,
+    revision text NOT NULL,
+    offer text,
+    queue text NOT NULL,
+    state text DEFAULT 'queued'::text NOT NULL,
+    fence bigint DEFAULT 0 NOT NULL,
+    owner text,
+    lease_expires_at timestamp with time zone,
+    tokens_total bigint NOT NULL,
+    tokens_done bigint DEFAULT 0 NOT NULL,
+    engine_boot text,
+    artifact_id text,
+    reason text,
+    refusal jsonb,
+    created_at timestamp with time zone DEFAULT clock_timestamp() NOT NULL,
+    started_at timestamp with time zone,
+    finished_at timestamp with time zone,
+    rollout_id text,
+    partials text[] DEFAULT '{}'::text[] NOT NULL,
+    claims bigint DEFAULT 0 NOT NULL,
+    CONSTRAINT ck_rebuilds_claims CHECK ((claims >= 0)),
+    CONSTRAINT ck_rebuilds_done CHECK (((state <> 'done'::text) OR ((artifact_id IS NOT NULL) AND (engine_boot IS NOT NULL)))),
+    CONSTRAINT ck_rebuilds_failed CHECK (((state <> 'failed'::text) OR (reason IS NOT NULL))),
+    CONSTRAINT ck_rebuilds_fence CHECK (((attempt > 0) AND (fence >= 0))),
+    CONSTRAINT ck_rebuilds_finished CHECK (((state = ANY (ARRAY['queued'::text, 'running'::text])) = (finished_at IS NULL))),
+    CONSTRAINT ck_rebuilds_queue CHECK ((queue = ANY (ARRAY['interactive'::text, 'background'::text]))),
+    CONSTRAINT ck_rebuilds_revision CHECK ((revision ~ '^rev_[0-9a-f]{64}$'::text)),
+    CONSTRAINT ck_rebuilds_running CHECK (((state <> 'running'::text) OR ((fence > 0) AND (owner IS NOT NULL) AND (lease_expires_at IS NOT NULL)))),
+    CONSTRAINT ck_rebuilds_state CHECK ((state = ANY (ARRAY['queued'::text, 'running'::text, 'done'::text, 'failed'::text, 'superseded'::text]))),
+    CONSTRAINT ck_rebuilds_tokens CHECK (((tokens_total >= 0) AND (tokens_done >= 0)))
+);
+
+ALTER TABLE ONLY public.rebuilds FORCE ROW LEVEL SECURITY;
+
+
+ALTER TABLE public.rebuilds OWNER TO everturn_owner;
+
+--
 -- Name: artifacts; Type: VIEW; Schema: audit; Owner: everturn_owner
 --
 
@@ -260,7 +306,9 @@ UNION ALL
     (events.payload ->> 'revision'::text) AS revision,
     events.occurred_at AS made_at
    FROM public.events
-  WHERE (events.type = 'kv.rebuilt'::text);
+  WHERE ((events.type = 'kv.rebuilt'::text) AND (NOT (EXISTS ( SELECT
+           FROM public.rebuilds job
+          WHERE ((job.rebuild_id = (events.payload ->> 'rebuild'::text)) AND (job.tenant_id = events.tenant_id) AND (job.turn_id <> (events.payload ->> 'turn'::text)))))));
 
 
 ALTER VIEW audit.artifacts OWNER TO everturn_owner;
@@ -537,7 +585,9 @@ CREATE VIEW audit.decisions AS
     (moved.payload ->> 'by'::text) AS alias_moved_by,
     moved.occurred_at AS alias_moved_at,
     (pinned.payload ->> 'rollout'::text) AS rollout_id,
-    ((pinned.payload ->> 'rollout_step'::text))::bigint AS rollout_step
+    ((pinned.payload ->> 'rollout_step'::text))::bigint AS rollout_step,
+    (pinned.payload ->> 'rebuild'::text) AS rebuild_id,
+    (pinned.payload ->> 'prefill'::text) AS prefill_engine
    FROM ((public.events pinned
      LEFT JOIN public.events started ON (((started.type = 'turn.started'::text) AND (started.tenant_id = pinned.tenant_id) AND ((started.payload ->> 'turn'::text) = (pinned.payload ->> 'turn'::text)))))
      LEFT JOIN LATERAL ( SELECT move.payload,
@@ -741,52 +791,6 @@ CREATE VIEW audit.kv_deletions AS
 ALTER VIEW audit.kv_deletions OWNER TO everturn_owner;
 
 --
--- Name: rebuilds; Type: TABLE; Schema: public; Owner: everturn_owner
---
-
-CREATE TABLE public.rebuilds (
-    rebuild_id text NOT NULL,
-    tenant_id text NOT NULL,
-    conversation_id text NOT NULL,
-    turn_id text NOT NULL,
-    attempt bigint NOT NULL,
-    revision text NOT NULL,
-    offer text,
-    queue text NOT NULL,
-    state text DEFAULT 'queued'::text NOT NULL,
-    fence bigint DEFAULT 0 NOT NULL,
-    owner text,
-    lease_expires_at timestamp with time zone,
-    tokens_total bigint NOT NULL,
-    tokens_done bigint DEFAULT 0 NOT NULL,
-    engine_boot text,
-    artifact_id text,
-    reason text,
-    refusal jsonb,
-    created_at timestamp with time zone DEFAULT clock_timestamp() NOT NULL,
-    started_at timestamp with time zone,
-    finished_at timestamp with time zone,
-    rollout_id text,
-    partials text[] DEFAULT '{}'::text[] NOT NULL,
-    claims bigint DEFAULT 0 NOT NULL,
-    CONSTRAINT ck_rebuilds_claims CHECK ((claims >= 0)),
-    CONSTRAINT ck_rebuilds_done CHECK (((state <> 'done'::text) OR ((artifact_id IS NOT NULL) AND (engine_boot IS NOT NULL)))),
-    CONSTRAINT ck_rebuilds_failed CHECK (((state <> 'failed'::text) OR (reason IS NOT NULL))),
-    CONSTRAINT ck_rebuilds_fence CHECK (((attempt > 0) AND (fence >= 0))),
-    CONSTRAINT ck_rebuilds_finished CHECK (((state = ANY (ARRAY['queued'::text, 'running'::text])) = (finished_at IS NULL))),
-    CONSTRAINT ck_rebuilds_queue CHECK ((queue = ANY (ARRAY['interactive'::text, 'background'::text]))),
-    CONSTRAINT ck_rebuilds_revision CHECK ((revision ~ '^rev_[0-9a-f]{64}$'::text)),
-    CONSTRAINT ck_rebuilds_running CHECK (((state <> 'running'::text) OR ((fence > 0) AND (owner IS NOT NULL) AND (lease_expires_at IS NOT NULL)))),
-    CONSTRAINT ck_rebuilds_state CHECK ((state = ANY (ARRAY['queued'::text, 'running'::text, 'done'::text, 'failed'::text, 'superseded'::text]))),
-    CONSTRAINT ck_rebuilds_tokens CHECK (((tokens_total >= 0) AND (tokens_done >= 0)))
-);
-
-ALTER TABLE ONLY public.rebuilds FORCE ROW LEVEL SECURITY;
-
-
-ALTER TABLE public.rebuilds OWNER TO everturn_owner;
-
---
 -- Name: rebuild_cost; Type: VIEW; Schema: audit; Owner: everturn_owner
 --
 
@@ -805,7 +809,8 @@ CREATE VIEW audit.rebuild_cost AS
     rebuilt.occurred_at AS rebuilt_at,
     EXTRACT(epoch FROM (rebuilt.occurred_at - pinned.occurred_at)) AS turn_waited_seconds,
     job.fence,
-    EXTRACT(epoch FROM (job.finished_at - job.started_at)) AS ran_seconds
+    EXTRACT(epoch FROM (job.finished_at - job.started_at)) AS ran_seconds,
+    (job.turn_id <> (rebuilt.payload ->> 'turn'::text)) AS shared
    FROM ((public.events rebuilt
      LEFT JOIN public.events pinned ON (((pinned.type = 'turn.pinned'::text) AND (pinned.tenant_id = rebuilt.tenant_id) AND ((pinned.payload ->> 'turn'::text) = (rebuilt.payload ->> 'turn'::text)) AND ((pinned.payload ->> 'attempt'::text) = (rebuilt.payload ->> 'attempt'::text)))))
      LEFT JOIN public.rebuilds job ON (((job.rebuild_id = (rebuilt.payload ->> 'rebuild'::text)) AND (job.tenant_id = rebuilt.tenant_id))))
@@ -958,6 +963,24 @@ CREATE VIEW audit.rollouts AS
 
 
 ALTER VIEW audit.rollouts OWNER TO everturn_owner;
+
+--
+-- Name: tenant_policies; Type: VIEW; Schema: audit; Owner: everturn_owner
+--
+
+CREATE VIEW audit.tenant_policies AS
+ SELECT "position",
+    (payload ->> 'tenant'::text) AS tenant_id,
+    (payload ->> 'previous'::text) AS previous,
+    (payload ->> 'on_upgrade'::text) AS on_upgrade,
+    (payload ->> 'by'::text) AS set_by,
+    occurred_at AS set_at,
+    lead(occurred_at) OVER (PARTITION BY stream ORDER BY stream_version) AS held_until
+   FROM public.events
+  WHERE ((tenant_id = 'fleet'::text) AND (type = 'tenant.policy_set'::text));
+
+
+ALTER VIEW audit.tenant_policies OWNER TO everturn_owner;
 
 --
 -- Name: artifacts; Type: TABLE; Schema: public; Owner: everturn_owner
@@ -2256,6 +2279,13 @@ GRANT SELECT ON TABLE audit.alias_history TO everturn_auditor;
 
 
 --
+-- Name: TABLE rebuilds; Type: ACL; Schema: public; Owner: everturn_owner
+--
+
+GRANT SELECT,INSERT,DELETE,UPDATE ON TABLE public.rebuilds TO everturn_service;
+
+
+--
 -- Name: TABLE artifacts; Type: ACL; Schema: audit; Owner: everturn_owner
 --
 
@@ -2389,13 +2419,6 @@ GRANT SELECT ON TABLE audit.kv_deletions TO everturn_auditor;
 
 
 --
--- Name: TABLE rebuilds; Type: ACL; Schema: public; Owner: everturn_owner
---
-
-GRANT SELECT,INSERT,DELETE,UPDATE ON TABLE public.rebuilds TO everturn_service;
-
-
---
 -- Name: TABLE rebuild_cost; Type: ACL; Schema: audit; Owner: everturn_owner
 --
 
@@ -2451,6 +2474,14 @@ GRANT SELECT ON TABLE audit.rollouts TO everturn_auditor;
 
 
 --
+-- Name: TABLE tenant_policies; Type: ACL; Schema: audit; Owner: everturn_owner
+--
+
+GRANT SELECT ON TABLE audit.tenant_policies TO everturn_fleet;
+GRANT SELECT ON TABLE audit.tenant_policies TO everturn_auditor;
+
+
+--
 -- Name: TABLE artifacts; Type: ACL; Schema: public; Owner: everturn_owner
 --
 
@@ -2463,6 +2494,13 @@ GRANT SELECT,INSERT,DELETE,UPDATE ON TABLE public.artifacts TO everturn_service;
 
 GRANT SELECT ON TABLE public.tenants TO everturn_service;
 GRANT INSERT ON TABLE public.tenants TO everturn_fleet;
+
+
+--
+-- Name: COLUMN tenants.on_upgrade; Type: ACL; Schema: public; Owner: everturn_owner
+--
+
+GRANT UPDATE(on_upgrade) ON TABLE public.tenants TO everturn_fleet;
 
 
 --

@@ -8,6 +8,7 @@ from fastapi import APIRouter
 from pydantic import Field
 from starlette.requests import Request
 
+from service import tenant_flow
 from service.api.body import StrictBody, parse, read_object
 from service.api.schemas import Policy
 from service.api.wiring import Operator, ServiceOf
@@ -35,6 +36,10 @@ class RotateBody(StrictBody):
 
 class TenantBody(StrictBody):
     on_upgrade: Policy | None = None
+
+
+class PolicyBody(StrictBody):
+    on_upgrade: Policy | None
 
 
 class LimitsBody(StrictBody):
@@ -110,6 +115,21 @@ async def create_tenant(tenant: str, request: Request, service: ServiceOf, _: Op
     policy = None if body.on_upgrade is None else OnUpgrade(body.on_upgrade)
     await service.database.run(lambda conn: keys.create_tenant(conn, TenantId(tenant), policy))
     return await read_tenant(tenant, service, _)
+
+
+@router.put("/tenants/{tenant}/policy")
+async def set_policy(
+    tenant: str, request: Request, service: ServiceOf, principal: Operator
+) -> dict[str, Any]:
+    """In place of that before, from the next turn on; null leaves it to what is less specific."""
+    body = parse(PolicyBody, await read_object(request, service.settings.max_body_bytes))
+    policy = None if body.on_upgrade is None else OnUpgrade(body.on_upgrade)
+    changed = await service.database.run(
+        lambda conn: tenant_flow.set_policy(
+            conn, TenantId(tenant), policy, by=principal.key_id, now=service.clock()
+        )
+    )
+    return asdict(changed)
 
 
 @router.put("/tenants/{tenant}/limits")

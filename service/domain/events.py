@@ -9,13 +9,7 @@ from service.domain.artifact import ArtifactId, BootId
 from service.domain.canary import CanaryFailed, CanaryForgotten, CanaryRecorded
 from service.domain.contract import ContractId
 from service.domain.evidence import Loaded, Refusal
-from service.domain.fleet_events import (
-    AdapterServed,
-    AdapterWithdrawn,
-    ContractApproved,
-    ContractRevoked,
-    EngineRegistered,
-)
+from service.domain.fleet_events import FleetFact
 from service.domain.items import CallId, Part
 from service.domain.revision import RevisionDigest
 from service.domain.rollout_events import RolloutId, RolloutMove, RolloutStarted
@@ -385,16 +379,6 @@ ConversationEvent = (
     | ConversationErased
 )
 FleetEvent = (
-    AliasMoved
-    | EngineRegistered
-    | AdapterServed
-    | AdapterWithdrawn
-    | ContractApproved
-    | ContractRevoked
-    | CanaryRecorded
-    | CanaryFailed
-    | CanaryForgotten
-    | RolloutStarted
-    | RolloutMove
+    AliasMoved | FleetFact | CanaryRecorded | CanaryFailed | CanaryForgotten | RolloutStarted | RolloutMove
 )
 Event = ConversationEvent | FleetEvent

@@ -1,4 +1,4 @@
-"""The facts of engines, of the adapters that they serve, and of compatibility contracts, each on a stream of the fleet."""
+"""The facts of engines, of the adapters that they serve, of compatibility contracts and tenants, each on a stream of the fleet."""
 
 from dataclasses import dataclass
 from typing import ClassVar
@@ -51,3 +51,19 @@ class ContractRevoked:
     name: ClassVar = "contract.revoked"
     contract: ContractId
     by: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TenantPolicySet:
+    """How the tenant's conversations meet an upgrade where nothing more specific says so; None: nothing said."""
+
+    name: ClassVar = "tenant.policy_set"
+    tenant: str
+    on_upgrade: str | None
+    previous: str | None
+    by: str
+
+
+FleetFact = (
+    EngineRegistered | AdapterServed | AdapterWithdrawn | ContractApproved | ContractRevoked | TenantPolicySet
+)

@@ -48,6 +48,7 @@ VIEWS: Mapping[str, View] = {
     "engine_adapters": View(order="position", filters=("engine", "model", "revision")),
     "revisions": View(order="revision", filters=("revision", "label")),
     "tenants": View(order="tenant_id", filters=("tenant_id",)),
+    "tenant_policies": View(order="position", filters=("tenant_id",)),
     "tenant_storage": View(order="tenant_id", filters=("tenant_id",)),
     "keys": View(order="key_id", filters=("tenant_id", "scope")),
     "chain_breaks": View(order="position", filters=("tenant_id", "stream")),

@@ -45,6 +45,7 @@ from service.domain.fleet_events import (
     ContractApproved,
     ContractRevoked,
     EngineRegistered,
+    TenantPolicySet,
 )
 from service.domain.items import CallId, ItemKind, Part
 from service.domain.rollout_events import (
@@ -220,6 +221,7 @@ READERS: dict[tuple[str, int], Callable[[Json], Event]] = {
     (AdapterWithdrawn.name, 1): lambda d: AdapterWithdrawn(**d),
     (ContractApproved.name, 1): _contract_approved,
     (ContractRevoked.name, 1): lambda d: ContractRevoked(**d),
+    (TenantPolicySet.name, 1): lambda d: TenantPolicySet(**d),
     (CanaryRecorded.name, 1): _canary_recorded,
     (CanaryFailed.name, 1): lambda d: CanaryFailed(**d),
     (CanaryForgotten.name, 1): lambda d: CanaryForgotten(**d),

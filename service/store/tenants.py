@@ -5,7 +5,7 @@ from dataclasses import asdict, dataclass, fields
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Connection, func, select, text
+from sqlalchemy import Connection, func, select, text, update
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.exc import IntegrityError
 
@@ -56,6 +56,23 @@ def set_limits(conn: Connection, tenant: TenantId, limits: Limits, *, by: str, n
         raise
 
 
+def hold_policy(conn: Connection, tenant: TenantId) -> OnUpgrade | None:
+    """As it stays until this transaction ends.
+
+    Raises:
+        NotFound: no such tenant.
+    """
+    query = select(tenants.c.on_upgrade).where(tenants.c.tenant_id == tenant).with_for_update()
+    row = conn.execute(query).one_or_none()
+    if row is None:
+        raise NotFound("tenant", tenant)
+    return _policy(row.on_upgrade)
+
+
+def set_policy(conn: Connection, tenant: TenantId, on_upgrade: OnUpgrade | None) -> None:
+    conn.execute(update(tenants).where(tenants.c.tenant_id == tenant).values(on_upgrade=on_upgrade))
+
+
 def list_tenants(conn: Connection) -> list[TenantRecord]:
     names = [f.name for f in fields(Limits)]
     query = (
@@ -66,7 +83,7 @@ def list_tenants(conn: Connection) -> list[TenantRecord]:
     return [
         TenantRecord(
             tenant=TenantId(row["tenant_id"]),
-            on_upgrade=None if row["on_upgrade"] is None else OnUpgrade(row["on_upgrade"]),
+            on_upgrade=_policy(row["on_upgrade"]),
             created_at=row["created_at"],
             limits=limits_of(row),
         )
@@ -102,3 +119,7 @@ def check_new_turn(conn: Connection, tenant: TenantId, limits: Limits) -> None:
     conn.execute(COUNT_ALONE, {"tenant": tenant})
     open_turns = select(func.count()).select_from(turns).where(turns.c.tenant_id == tenant, ~turns.c.closed)
     limits.check("concurrent_turns", conn.execute(open_turns).scalar_one() + 1)
+
+
+def _policy(value: str | None) -> OnUpgrade | None:
+    return None if value is None else OnUpgrade(value)

@@ -1,4 +1,4 @@
-"""`everturn keys ls | create | rotate | revoke` and `everturn tenants ls | limit`: who may speak for whom, and how much."""
+"""`everturn keys ls | create | rotate | revoke` and `everturn tenants ls | limit | policy`: who may speak for whom, and how much."""
 
 import argparse
 import getpass
@@ -6,7 +6,8 @@ import secrets
 from dataclasses import fields
 from datetime import UTC, datetime
 
-from service.domain.events import TenantId
+from service import tenant_flow
+from service.domain.events import OnUpgrade, TenantId
 from service.domain.limits import Limits
 from service.store import keys, tenants
 from service.store.keys import KeyRecord, Scope
@@ -14,6 +15,7 @@ from stack import database
 from stack.commands.parsers import Commands
 
 SECRET_BYTES = 32
+DEFAULT = "default"
 
 
 def add(commands: Commands) -> None:
@@ -39,6 +41,13 @@ def add(commands: Commands) -> None:
     limit.add_argument("tenant")
     for field in fields(Limits):
         limit.add_argument(f"--{field.name.replace('_', '-')}", type=_positive, metavar="MOST")
+    policy = kinds.add_parser("policy", help="set how its conversations meet an upgrade")
+    policy.add_argument("tenant")
+    policy.add_argument(
+        "on_upgrade",
+        choices=[*(one.value for one in OnUpgrade), DEFAULT],
+        help=f"where turn, conversation and alias say nothing; {DEFAULT}: nor does the tenant",
+    )
     for one, run in (
         (ls, _ls),
         (create, _create),
@@ -46,6 +55,7 @@ def add(commands: Commands) -> None:
         (revoke, _revoke),
         (listed, _tenants),
         (limit, _limit),
+        (policy, _policy),
     ):
         database.add_argument(one)
         one.set_defaults(run=run)
@@ -116,6 +126,14 @@ def _limit(given: argparse.Namespace) -> int:
     with database.connected(given) as conn:
         tenants.set_limits(conn, TenantId(given.tenant), limits, by=_me(), now=datetime.now(UTC))
     print(f"limits of {given.tenant} are set; they hold from its next request on")
+    return 0
+
+
+def _policy(given: argparse.Namespace) -> int:
+    wanted = None if given.on_upgrade == DEFAULT else OnUpgrade(given.on_upgrade)
+    with database.connected(given) as conn:
+        tenant_flow.set_policy(conn, TenantId(given.tenant), wanted, by=_me(), now=datetime.now(UTC))
+    print(f"on_upgrade of {given.tenant} is {wanted or 'replay, by default'}; it holds from its next turn on")
     return 0
 
 

@@ -14,6 +14,7 @@ from service import (
     rollout_advance_flow,
     rollout_command_flow,
     rollout_flow,
+    tenant_flow,
     turn_flow,
     turn_log,
 )
@@ -362,6 +363,8 @@ def tell(conn: Connection) -> None:
     _delete_kv(conn)
     _roll_back(story, v13)
     _read_under_a_contract(story, v12)
+    for policy in (OnUpgrade.STAY, None):
+        tenant_flow.set_policy(conn, GLOBEX, policy, by="alice", now=story.later(hours=1))
 
 
 def _roll_back(story: Story, target: RevisionDigest) -> None:

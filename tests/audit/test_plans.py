@@ -19,6 +19,7 @@ OF_ONE_TURN = ("turn_provenance", "attempts", "decisions", "rebuild_cost", "turn
         "SELECT * FROM audit.turns WHERE tenant_id = 'acme' AND conversation_id = 'conv_7'",
         "SELECT * FROM audit.chain_breaks WHERE tenant_id = 'acme' AND stream = 'conv_7'",
         "SELECT * FROM audit.alias_history WHERE alias = 'production'",
+        "SELECT * FROM audit.tenant_policies WHERE tenant_id = 'acme'",
         "SELECT * FROM audit.engines WHERE engine = 'boot_1'",
         "SELECT * FROM audit.erasures",
         "SELECT * FROM audit.rebuild_cost",

@@ -48,6 +48,7 @@ from service.domain.fleet_events import (
     ContractApproved,
     ContractRevoked,
     EngineRegistered,
+    TenantPolicySet,
 )
 from service.domain.items import CallId, ItemKind, Part
 from service.domain.revision import RevisionDigest
@@ -216,6 +217,7 @@ GOLDEN: dict[str, Event] = {
         AdapterWithdrawn(boot=BOOT, model="legal", revision=V13),
         ContractApproved(contract=TERMS.id, terms=TERMS),
         ContractRevoked(contract=TERMS.id, by="key_01"),
+        TenantPolicySet(tenant="acme", on_upgrade="stay_strict", previous=None, by="key_01"),
         CanaryRecorded(revision=V13, boot=BOOT, prompt=(1, 2, 49_152), answer=(0, 4_294_967_295)),
         CanaryFailed(
             revision=V13,

@@ -61,13 +61,20 @@ def test_not_even_a_superuser_changes_history(
         "CREATE TABLE mine (x int)",
         "CREATE SCHEMA mine",
         "UPDATE everturn_schema SET version_num = 'x'",
-        "UPDATE tenants SET on_upgrade = 'stay'",
+        "UPDATE tenants SET tenant_id = 'another'",
+        "UPDATE tenants SET created_at = now()",
         "DELETE FROM api_keys",
         "DELETE FROM turns",
     ],
 )
 def test_the_service_owns_nothing(conn: Connection, statement: str) -> None:
     assert cause_of(conn, statement) is InsufficientPrivilege
+
+
+def test_only_what_may_see_all_tenants_changes_the_policy_of_one(conn: Connection) -> None:
+    conn.execute(text("UPDATE tenants SET on_upgrade = 'stay'"))
+    conn.execute(text("SET LOCAL ROLE everturn_service"))
+    assert cause_of(conn, "UPDATE tenants SET on_upgrade = 'stay'") is InsufficientPrivilege
 
 
 def test_the_service_falls_back_to_its_own_role_and_limits_on_reset(conn: Connection) -> None:

@@ -152,6 +152,9 @@ ADMIN: Mapping[str, Operation] = {
     "PUT /admin/tenants/{tenant}": Operation(
         id="createTenant", says="Make a tenant", body=keys.TenantBody, answer=TenantRecord
     ),
+    "PUT /admin/tenants/{tenant}/policy": Operation(
+        id="setPolicy", says="Set a tenant's on_upgrade", body=keys.PolicyBody, answer=TenantRecord
+    ),
     "PUT /admin/tenants/{tenant}/limits": Operation(
         id="setLimits", says="Set a tenant's limits", body=keys.LimitsBody, answer=Limits
     ),

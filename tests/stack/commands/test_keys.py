@@ -5,7 +5,7 @@ from sqlalchemy import Engine
 
 from service.domain.events import TenantId
 from service.domain.limits import Limits
-from service.store import keys, tenants
+from service.store import audit, keys, tenants
 from stack.cli import main
 
 
@@ -59,6 +59,33 @@ def test_a_mistake_is_one_line_that_says_what_to_do(run: Run) -> None:
     assert run("tenants", "limit", "nobody", "--items", "3", status=1) == [
         "everturn: No tenant with id 'nobody'."
     ]
+
+
+def test_a_tenants_policy_is_changed_listed_and_on_record(run: Run, engine: Engine) -> None:
+    run("keys", "create", "tenant", "--tenant", "acme")
+    assert run("tenants", "policy", "acme", "stay") == [
+        "on_upgrade of acme is stay; it holds from its next turn on"
+    ]
+    assert run("tenants", "ls") == ["acme  on_upgrade=stay  no limits of its own"]
+    assert run("tenants", "policy", "acme", "default") == [
+        "on_upgrade of acme is replay, by default; it holds from its next turn on"
+    ]
+    assert run("tenants", "ls") == ["acme  on_upgrade=replay  no limits of its own"]
+    assert run("tenants", "policy", "nobody", "stay", status=1) == ["everturn: No tenant with id 'nobody'."]
+    with engine.begin() as conn:
+        told = audit.read_view(conn, "tenant_policies", filters={}, after=None, limit=9)
+    assert [(one["previous"], one["on_upgrade"]) for one in told] == [(None, "stay"), ("stay", None)]
+    assert {str(one["set_by"]).partition(":")[0] for one in told} == {"cli"}
+
+
+def test_a_policy_that_there_is_not_is_refused_with_those_that_there_are(
+    run: Run, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit):
+        run("tenants", "policy", "acme", "leave")
+    error = capsys.readouterr().err
+    assert "on_upgrade" in error
+    assert all(choice in error for choice in ("replay", "stay", "stay_strict", "default"))
 
 
 def test_limits_are_set_as_a_whole_and_listed(run: Run, engine: Engine) -> None:
