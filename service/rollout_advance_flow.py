@@ -1,6 +1,6 @@
 """One step of a rollout at a time, by itself: whoever holds its row decides from what is true now."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -24,7 +24,7 @@ from service.domain.rollout_events import RolloutId, RolloutState
 from service.store import artifacts, fleet, heads, rebuilds, rollout_facts, rollouts
 from service.store.rollout_facts import Candidate, Lately, Warmth
 from service.store.rollouts import Standing
-from service.store.waiting import waiting_lines
+from service.store.waiting import WaitsFor, counts, waiting_lines
 
 IN_FLIGHT = 8
 """Rebuilds of a rollout that are asked for at once, for each engine that can: more would only wait, and be superseded in vain."""
@@ -44,7 +44,7 @@ class Progress:
     warmth: Warmth
     facts: Facts
     lately: Lately
-    turns_waiting: int
+    turns_waiting: Mapping[WaitsFor, int]
     """Of its alias: they have no attempt yet."""
 
 
@@ -83,7 +83,7 @@ def progress(conn: Connection, rollout: RolloutId, now: datetime) -> Progress:
         warmth=rollout_facts.warmth(conn, rollout),
         facts=look(conn, standing, now),
         lately=_lately(conn, standing, now),
-        turns_waiting=len(waiting_lines(conn).get(standing.rollout.alias, ())),
+        turns_waiting=counts(waiting_lines(conn).get(standing.rollout.alias, ())),
     )
 
 

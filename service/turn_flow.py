@@ -1,22 +1,20 @@
 """The life of a turn, one function for each transaction; the caller begins and commits."""
 
 import sys
-from collections.abc import Collection
 from dataclasses import dataclass, replace
 from datetime import datetime
-from functools import partial
 
 from sqlalchemy import Connection
 
 from service.domain import decide
 from service.domain.artifact import BootId
 from service.domain.cuts import Retelling, Told, item_of
-from service.domain.errors import Internal, NoEngine
+from service.domain.errors import NoEngine
 from service.domain.events import (
     AttemptFailed,
     ConversationId,
+    KvRebuilt,
     KvRefused,
-    OnUpgrade,
     PlanKind,
     TenantId,
     TurnCompleted,
@@ -28,34 +26,16 @@ from service.domain.events import (
     TurnStarted,
     TurnStreamed,
 )
-from service.domain.head import Head, LastAnswer, Standing
-from service.domain.plan import (
-    DEFAULT_ROUTING,
-    Engine,
-    EngineRole,
-    History,
-    Routing,
-    TurnPlan,
-    pick_decode,
-    plan_turn,
-)
-from service.domain.revision import STRIPPED, RevisionDigest, same_text
-from service.domain.rollout import Route, target_of
+from service.domain.head import Head, Standing
+from service.domain.plan import DEFAULT_ROUTING, Engine, Routing, TurnPlan, plan_turn
+from service.domain.rollout import Route
 from service.domain.transcript import Transcript
 from service.domain.turn import Turn, TurnEvent, TurnState, check_needs_attempt
-from service.rebuild_order import NewId, find_warm_up, order_rebuild
-from service.store import (
-    artifacts,
-    contracts,
-    fleet,
-    heads,
-    prompt_size,
-    rebuilds,
-    rollouts,
-    turn_chunks,
-    turns,
-)
+from service.rebuild_order import NewId, order_rebuild
+from service.store import artifacts, fleet, heads, rebuilds, turn_chunks, turns
+from service.store.rebuilds import Rebuild
 from service.turn_log import continue_turn, given
+from service.turn_planning import find_history, find_target, plan_next, policy_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,10 +89,11 @@ def plan_attempt(
     new_id: NewId,
     routing: Routing = DEFAULT_ROUTING,
     head: Head | None = None,
+    transcript: Transcript | None = None,
 ) -> Pinned | NotPinned:
     """Plans and pins the next attempt, and queues the rebuild it needs; never on an engine of `avoid`.
 
-    `head` is given by a transaction that has locked the conversation and knows where it stands.
+    A transaction that has locked the conversation gives its `head`, and its `transcript` where nothing was said, or computed, before.
 
     Raises:
         FenceLost: the turn has ended, or has an attempt already.
@@ -120,51 +101,27 @@ def plan_attempt(
     state = head or heads.load_head(conn, tenant, conversation, for_update=True, turn=turn)
     current = decide.find_turn(state, turn)
     check_needs_attempt(current)
-    target, route = _target(conn, current.started, conversation)
-    policy, kept = _policy(current.started), _kept(conn, current, target, avoid)
-    if kept is not None:
-        target, route, policy = kept, None, OnUpgrade.REPLAY
-    history = _history(conn, state, target)
-    revisions = {target, history.revision} - {None}
-    engines = fleet.live_engines(conn, revisions)
-    stored = artifacts.of_conversation(conn, tenant, conversation, state.ancestors)
-    several = len(revisions.union(one.revision for one in stored)) > 1
-    if any(engine.role is EngineRole.PREFILL for engine in engines):
-        # A token is a byte at least.
-        history = replace(history, new_tokens=prompt_size.new_bytes(conn, tenant, conversation))
-    planned = partial(
-        plan_turn,
-        history=history,
-        target=target,
-        policy=policy,
-        fleet=engines,
-        avoid=avoid,
-        artifacts=decide.offerable(state, current, stored),
-        rebuild_min_tokens=rebuild_min_tokens,
-        contracts=contracts.in_force(conn) if several else (),
-        routing=routing,
+    planned = plan_next(
+        conn, state, current, avoid=avoid, rebuild_min_tokens=rebuild_min_tokens, routing=routing
     )
-    plan = planned()
-    if plan.kind is PlanKind.COLD and history.revision not in (None, plan.revision):
-        # Too short to be rebuilt, unless a warm-up is at it.
-        plan = planned(warm_up=find_warm_up(conn, state, target))
+    plan, rebuild = planned.plan, planned.shared
     if plan.engine is None:
         return NotPinned(reason=plan.reason, final=plan.kind is PlanKind.REFUSE)
-    pinned = _pin(plan, plan.engine, turn, current.attempt + 1, route)
-    if kept is not None:
-        pinned = replace(pinned, reason=f"the attempt before was on it: {pinned.reason}")
-    rebuild = order_rebuild(conn, state, pinned, new_id) if plan.kind is PlanKind.REBUILD else None
+    pinned = _pin(plan, plan.engine, turn, current.attempt + 1, planned.route)
+    if plan.kind is PlanKind.REBUILD and rebuild is None:
+        rebuild = order_rebuild(conn, state, pinned, new_id)
     pinned = replace(pinned, rebuild=rebuild)
     state = continue_turn(conn, state, [pinned], now)
     split = None if plan.prefill is None else Split(engine=plan.prefill, at_hand_tokens=plan.at_hand_tokens)
-    transcript = heads.load_transcript(conn, tenant, conversation) if rebuild is None else None
+    if rebuild is None:
+        transcript = transcript or planned.transcript or heads.load_transcript(conn, tenant, conversation)
     return Pinned(
         head=state,
         pinned=pinned,
         engine=plan.engine,
         rebuild=rebuild,
         split=split,
-        transcript=transcript,
+        transcript=transcript if rebuild is None else None,
     )
 
 
@@ -180,20 +137,66 @@ def find_engine(
     Raises:
         NoEngine: no engine serves what the alias points at.
     """
-    target, _ = _target(conn, started, state.id)
-    history = _history(conn, state, target)
-    plan = plan_turn(
+    plan = _plan_now(conn, state, started, avoid)
+    if plan.engine is None:
+        raise NoEngine(f"The request can be answered by no engine now: {plan.reason}.")
+    return plan.engine, plan.carry_tokens
+
+
+def missing_engine(conn: Connection, tenant: TenantId, turn: TurnId) -> str | None:
+    """Why a turn that waits could have no attempt now; None where it could, or is not there any more."""
+    conversation = turns.find_turn(conn, tenant, turn)
+    if conversation is None:
+        return None
+    state = heads.load_head(conn, tenant, conversation, turn=turn)
+    if state.erased is not None or turn not in state.turns:
+        return None
+    plan = _plan_now(conn, state, state.turns[turn].started, frozenset())
+    return plan.reason if plan.engine is None else None
+
+
+def _plan_now(conn: Connection, state: Standing, started: TurnStarted, avoid: frozenset[BootId]) -> TurnPlan:
+    target, _ = find_target(conn, started, state.id)
+    history = find_history(conn, state, target)
+    return plan_turn(
         history=history,
         target=target,
-        policy=_policy(started),
+        policy=policy_of(started),
         fleet=fleet.live_engines(conn, {target, history.revision}),
         avoid=avoid,
         artifacts=(),
         rebuild_min_tokens=sys.maxsize,
     )
-    if plan.engine is None:
-        raise NoEngine(f"The request can be answered by no engine now: {plan.reason}.")
-    return plan.engine, plan.carry_tokens
+
+
+def take_rebuilt(
+    conn: Connection,
+    *,
+    tenant: TenantId,
+    conversation: ConversationId,
+    pinned: TurnPinned,
+    done: Rebuild,
+    now: datetime,
+) -> Head:
+    """What it made becomes the KV of the turn that waited for it; its own turn was told by who made it.
+
+    Raises:
+        FenceLost: the attempt has ended.
+    """
+    shared = done.turn != pinned.turn
+    state = heads.load_head(conn, tenant, conversation, for_update=shared, turn=pinned.turn)
+    if not shared or done.artifact is None or done.engine_boot is None:
+        return state
+    rebuilt = KvRebuilt(
+        turn=pinned.turn,
+        attempt=pinned.attempt,
+        rebuild=done.id,
+        artifact=done.artifact,
+        revision=done.revision,
+        producer=done.engine_boot,
+        tokens=min(done.tokens_done, state.window_tokens),
+    )
+    return continue_turn(conn, state, [rebuilt], now)
 
 
 def complete_turn(
@@ -308,60 +311,6 @@ def _stored(conn: Connection, tenant: TenantId, turn: TurnId) -> Said:
     retelling.take_over()
     streamed = told.cuts.as_event(turn, item_of(turn), None) if known.streamed else None
     return Said(text=told.text, streamed=streamed)
-
-
-def _policy(started: TurnStarted) -> OnUpgrade:
-    """A revision that the client named is gone to, whatever the conversation was answered under before."""
-    return started.on_upgrade if started.revision is None else OnUpgrade.REPLAY
-
-
-def _target(
-    conn: Connection, started: TurnStarted, conversation: ConversationId
-) -> tuple[RevisionDigest, Route | None]:
-    """The revision that the conversation is to be on, and the rollout that had a say in it."""
-    if started.revision is not None:
-        return started.revision, None
-    led = rollouts.route_of(conn, started.alias)
-    if led is None:
-        raise Internal(
-            f"Turn {started.turn} is for alias '{started.alias}', which was there when it was accepted."
-        )
-    alias, route = led
-    return target_of(alias, route, conversation), route
-
-
-def _kept(
-    conn: Connection, turn: Turn, target: RevisionDigest, avoid: Collection[BootId]
-) -> RevisionDigest | None:
-    """Where the attempt before was on another revision than the target: that one, while an engine serves it.
-
-    What it has said can be gone on from there, in the same words; the alias has the say about the next turn.
-    """
-    if turn.left is None or turn.left == target:
-        return None
-    able = [engine for engine in fleet.live_engines(conn, {turn.left}) if engine.boot not in avoid]
-    return turn.left if pick_decode(able, turn.left) is not None else None
-
-
-def _history(conn: Connection, state: Standing, target: RevisionDigest) -> History:
-    last = state.last
-    if last is None:
-        return History(revision=None, tokens=state.window_tokens, same_text=True)
-    extended = last.extended if isinstance(last, LastAnswer) else last.extends is not None
-    history = History(
-        revision=last.engine_revision, tokens=state.window_tokens, same_text=True, engine=last.engine
-    )
-    same = last.engine_revision == target
-    if same and extended:
-        return history
-    ours = fleet.find_descriptor(conn, target)
-    theirs = ours if same else fleet.find_descriptor(conn, last.engine_revision)
-    return replace(
-        history,
-        same_text=same or (theirs is not None and ours is not None and same_text(ours, theirs)),
-        # A template that strips reasoning leaves answers without any as they were: the last prompt tells.
-        append_only=extended or ours is None or ours.text.history_policy != STRIPPED,
-    )
 
 
 def _pin(plan: TurnPlan, engine: Engine, turn: TurnId, attempt: int, route: Route | None) -> TurnPinned:

@@ -7,6 +7,8 @@ from time import monotonic
 from service.api.channel import TurnChannel, View
 from service.api.rebuild_looks import RebuildLooks, progress
 from service.api.turn_job import STORAGE_TROUBLE, Failure, Tools
+from service.api.waiting_line import WaitingLine
+from service.api.why_waiting import waiting_note
 from service.domain.cuts import Cuts, Retelling, item_of
 from service.domain.events import TenantId, TurnId
 from service.store import turn_chunks
@@ -15,6 +17,8 @@ from service.store.turn_chunks import Progress
 log = getLogger(__name__)
 
 LOOK_EVERY_S = 0.25
+WHY_EVERY_S = 1.0
+"""Of one that says nothing: whether it waits, and what for."""
 UNREAD_S = 2.0
 """What nobody reads any more is followed no longer."""
 
@@ -23,6 +27,7 @@ class Follower:
     def __init__(self, tools: Tools) -> None:
         self._database = tools.database
         self._looks = RebuildLooks(tools.database)
+        self._line = WaitingLine(tools.database)
         settings = tools.settings
         self._patience_s = settings.turn_wait_s + settings.rebuild_timeout_s + settings.engine_silence_s
         self._followed: dict[TurnId, tuple[TurnChannel, asyncio.Task[None]]] = {}
@@ -59,6 +64,8 @@ class Follower:
         """False where nothing came of it for so long, or nobody reads it any more."""
         retelling: Retelling | None = None
         moved_s = read_s = monotonic()
+        asked_why_s = float("-inf")
+        why: str | None = None
         while True:
             since = 0 if retelling is None else retelling.next
             seen = await self._look(tenant, turn, since)
@@ -70,8 +77,12 @@ class Follower:
                     retelling = Retelling(channel, direct=not seen.background)
                     channel.cuts = Cuts() if seen.streamed else None
                 retelling.tell(seen.chunks)
-                channel.note(await self._note(seen, channel))
-                if retelling.next > since or seen.waits:
+                if seen.chunks:
+                    why = None
+                elif now - asked_why_s > WHY_EVERY_S:
+                    asked_why_s, why = now, await self._why(tenant, turn)
+                channel.note(why or await self._note(seen, channel))
+                if retelling.next > since or seen.waits or why is not None:
                     moved_s = now
             if channel.readers:
                 read_s = now
@@ -87,6 +98,14 @@ class Follower:
             )
         except STORAGE_TROUBLE as error:
             log.warning("turn %s cannot be followed now: %s", turn, error)
+            return None
+
+    async def _why(self, tenant: TenantId, turn: TurnId) -> str | None:
+        """What it waits for, where it has no attempt under way."""
+        try:
+            return await waiting_note(self._database, self._line, tenant, turn)
+        except STORAGE_TROUBLE as error:
+            log.warning("what turn %s waits for cannot be told now: %s", turn, error)
             return None
 
     async def _note(self, seen: Progress, channel: TurnChannel) -> str:

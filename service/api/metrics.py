@@ -1,11 +1,12 @@
 """What an operator counts; one registry for each application, none for the process."""
 
-from collections.abc import Mapping, Sized
+from collections.abc import Iterable, Mapping
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
 from service.domain.plan import RebuildQueue
 from service.store.rebuild_totals import Ended, Labels
+from service.store.waiting import Waiting, counts
 
 TTFT_BUCKETS_S = (0.05, 0.1, 0.25, 0.5, 1, 2, 4, 8, 15, 30, 60, 120)
 
@@ -106,8 +107,8 @@ class Metrics:
         )
         self.turns_waiting = Gauge(
             "everturn_turns_waiting",
-            "Turns without an attempt: they wait for an engine of the alias, or in the background for a worker.",
-            ["alias"],
+            "Turns without an attempt under way: they wait for an engine of the alias, for the next attempt, or for a worker.",
+            ["alias", "reason"],
             registry=self.registry,
         )
         self.turns_recovered = Gauge(
@@ -125,11 +126,12 @@ class Metrics:
             self.oldest_turn_s.labels(*labels).set(oldest_s)
         self.turns_recovered.set(recovered)
 
-    def show_waiting(self, lines: Mapping[str, Sized]) -> None:
+    def show_waiting(self, lines: Mapping[str, Iterable[Waiting]]) -> None:
         """By alias, of which each is among them; as `show_queues`."""
         self.turns_waiting.clear()
         for alias, line in lines.items():
-            self.turns_waiting.labels(alias).set(len(line))
+            for reason, number in counts(line).items():
+                self.turns_waiting.labels(alias, reason).set(number)
 
     def show_queues(
         self,

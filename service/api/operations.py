@@ -15,10 +15,9 @@ from starlette.responses import JSONResponse, Response
 
 from service.api.database import ALL_TENANTS
 from service.api.wiring import ServiceOf
-from service.domain.events import TurnId
 from service.domain.plan import EngineState
 from service.store import fleet, rebuild_totals, rollout_facts, rollouts, turn_queue
-from service.store.waiting import waiting_lines
+from service.store.waiting import Waiting, waiting_lines
 
 log = getLogger(__name__)
 router = APIRouter()
@@ -73,7 +72,7 @@ async def metrics(service: ServiceOf) -> Response:
     return Response(service.metrics.exposition(), media_type=CONTENT_TYPE_LATEST)
 
 
-def _lines(conn: Connection) -> dict[str, list[TurnId]]:
+def _lines(conn: Connection) -> dict[str, list[Waiting]]:
     """As `waiting_lines`, and of the aliases that nobody waits for an empty one: a graph needs its zeros."""
     return {alias.name: [] for alias in fleet.list_aliases(conn)} | waiting_lines(conn)
 

@@ -46,16 +46,15 @@ class Placement:
             plan = None
 
     async def _queue(self, job: Job, plan: NotPinned) -> None:
-        before, most = await self._line.before(job.turn), self._tools.settings.max_waiting_turns
-        if before is not None and before >= most:
+        place, most = await self._line.find(job.turn), self._tools.settings.max_waiting_turns
+        # One that has had an attempt was let in before.
+        if place is not None and place.new_before >= most and not job.channel.view.attempt:
             raise TurnLost(
                 "queue_full",
-                f"{before} turns wait before this one, and no more than {most} may: {plan.reason}. "
+                f"{place.new_before} turns wait before this one, and no more than {most} may: {plan.reason}. "
                 "Nothing of it was accepted; send it again later.",
             )
-        turns = "turn is" if before == 1 else "turns are"
-        place = "" if before is None else f"; {before} {turns} before it"
-        job.channel.note(f"waiting: {plan.reason}{place}")
+        job.channel.note(f"waiting: {plan.reason}" if place is None else place.note(plan.reason))
 
     async def _plan(self, job: Job) -> Pinned | NotPinned:
         avoid = frozenset(boot for boot, until in job.avoid.items() if until > monotonic())

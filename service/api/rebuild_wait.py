@@ -15,7 +15,7 @@ from service.domain.events import AttemptFailed
 from service.domain.head import Head
 from service.domain.plan import RebuildQueue
 from service.settings import Settings
-from service.store import heads, rebuilds
+from service.store import rebuilds
 from service.turn_flow import Pinned
 
 log = getLogger(__name__)
@@ -62,18 +62,28 @@ class RebuildWait:
         row = await self._watched(rebuild, began, note)
         state = "lost" if row is None else row.state.value
         self._metrics.rebuild_wait_s.labels(state).observe(monotonic() - began)
-        tenant, conversation, turn = pinned.head.tenant, pinned.head.id, pinned.pinned.turn
+        turn = pinned.pinned.turn
         if row is not None and row.state is rebuilds.RebuildState.DONE:
-            rebuilt = await self._database.run(
-                lambda conn: heads.load_head(conn, tenant, conversation, turn=turn)
-            )
-            return rebuilt, pinned.pinned.reason
+            return await self._rebuilt(pinned, row), pinned.pinned.reason
         if row is not None and row.state is rebuilds.RebuildState.SUPERSEDED:
             await self._withdraw(pinned, row.reason or "it is not wanted any more")
         await self._database.run(lambda conn: rebuilds.supersede(conn, turn=turn))
         why = row.reason if row is not None and row.reason else f"it was {state} in the end"
         log.warning("turn %s goes on without rebuild %s: %s", turn, rebuild, why)
         return pinned.head, f"prefilled where it decodes, without a rebuild: {why}"
+
+    async def _rebuilt(self, pinned: Pinned, done: rebuilds.Rebuild) -> Head:
+        now = self._clock()
+        return await self._database.run(
+            lambda conn: turn_flow.take_rebuilt(
+                conn,
+                tenant=pinned.head.tenant,
+                conversation=pinned.head.id,
+                pinned=pinned.pinned,
+                done=done,
+                now=now,
+            )
+        )
 
     async def _withdraw(self, pinned: Pinned, why: str) -> None:
         reason = f"its rebuild was withdrawn: {why}"

@@ -252,7 +252,8 @@ def _object(progress: Progress) -> dict[str, Any]:
     return _standing(standing) | {
         "warm": asdict(warmth),
         "troubles": asdict(facts.troubles),
-        "turns_waiting": progress.turns_waiting,
+        "turns_waiting": sum(progress.turns_waiting.values()),
+        "turns_waiting_for": progress.turns_waiting,
         "age_s": None if ended else round((facts.now - standing.since).total_seconds(), 1),
         "eta_s": None if left is None or ended else round(left, 1),
     }

@@ -29,7 +29,9 @@ async def read(response_id: str, request: Request, service: ServiceOf, tenant: T
     stored = await load(service, tenant.id, turn)
     if not _flag(request, "stream"):
         shown = response_object(stored)
-        shown["kv"]["reason"] = await why_waiting(service, tenant.id, stored) or shown["kv"]["reason"]
+        if stored.turn.state is TurnState.STARTED:
+            why = await why_waiting(service.database, service.line, tenant.id, turn)
+            shown["kv"]["reason"] = why or shown["kv"]["reason"]
         return JSONResponse(shown)
     return await stream_of(service, tenant.id, turn, service.runner.watch(tenant.id, turn), after=after)
 

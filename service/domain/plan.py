@@ -76,6 +76,8 @@ class History:
     """That generated the last answer: while it lives its own cache holds the conversation's KV."""
     new_tokens: int = 0
     """That the next prompt adds at most."""
+    same_frame: bool = True
+    """Whether the turn has the instructions and tools of the last one: with others its prompt begins otherwise than the window."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -259,6 +261,9 @@ def _on_target(asked: _Asked, rebuild_min_tokens: int, warm_up: WarmUp | None) -
         return plan
     if not upgraded:
         return replace(plan, kind=PlanKind.COLD, reason=f"{reason}; no stored KV")
+    if not history.same_frame:
+        reason = f"revision changed from {current}, and instructions or tools are others: all of the prompt is prefilled on the spot"
+        return replace(plan, kind=PlanKind.FULL_RENDER, reason=reason, carry_tokens=False)
     if history.tokens < rebuild_min_tokens:
         tokens = history.tokens
         if warm_up and worth_joining(warm_up, tokens=tokens, rebuild_min_tokens=rebuild_min_tokens):

@@ -4,7 +4,7 @@ import argparse
 import shutil
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, TextIO
 
 import httpx
@@ -20,6 +20,7 @@ SHORT = 12
 ENDED_BADLY = ("aborted", "rolled_back")
 STOPPED = 2
 """Exit status of a watch that ends with a rollout that waits for somebody's decision."""
+WAITED_FOR = {"engine": "an engine", "next_attempt": "another attempt", "worker": "a worker"}
 
 
 def add(commands: Commands) -> None:
@@ -187,8 +188,7 @@ def line(found: Mapping[str, Any]) -> str:
         parts.append(f"for {found['age_s']:.0f} s")
     if found.get("eta_s") is not None:
         parts.append(f"about {found['eta_s']:.0f} s left")
-    if turns := found.get("turns_waiting"):
-        parts.append(f"{turns} turn{'s wait' if turns > 1 else ' waits'} for an engine")
+    parts += _waiting(found)
     if found["state"] in ("paused", *ENDED_BADLY, "done") and found["reason"]:
         parts.append(found["reason"])
     elif found["waiting"]:
@@ -196,11 +196,20 @@ def line(found: Mapping[str, Any]) -> str:
     return "  ".join(parts)
 
 
+def _waiting(found: Mapping[str, Any]) -> Iterator[str]:
+    """A part for each thing that turns wait for; of a service that does not tell them apart, one."""
+    counted = found.get("turns_waiting_for") or {"engine": found.get("turns_waiting", 0)}
+    for waits_for, turns in counted.items():
+        if turns:
+            yield f"{turns} turn{'s wait' if turns > 1 else ' waits'} for {WAITED_FOR.get(waits_for, waits_for)}"
+
+
 def _steady(found: Mapping[str, Any]) -> str:
     """A line without what changes by the second."""
     waits = {"waiting": None} if found["state"] == "shifting" else {}
-    some = min(1, found.get("turns_waiting", 0))
-    return line({**found, "age_s": None, "eta_s": None, "turns_waiting": some, **waits})
+    counted = {name: min(1, turns) for name, turns in found.get("turns_waiting_for", {}).items()}
+    some = {"turns_waiting": min(1, found.get("turns_waiting", 0)), "turns_waiting_for": counted}
+    return line({**found, "age_s": None, "eta_s": None, **some, **waits})
 
 
 def _asked(given: argparse.Namespace, call: Callable[[FleetClient], Any]) -> Any:

@@ -1,8 +1,10 @@
 """A turn that one process runs, read live in another: the same events under the same numbers, and the end."""
 
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from itertools import pairwise
+from typing import Any
 
 from sqlalchemy import text
 
@@ -41,6 +43,57 @@ def test_its_text_comes_while_it_is_said_and_the_numbers_are_the_same(stack: Sta
             live, seen = said(live + list(origin)), said(seen + list(followed))
         assert seen == live
         check_every_number(stack, live, url)
+
+
+def test_a_stream_of_one_in_the_background_says_why_it_waits_as_one_in_the_foreground_does(
+    stack: Stack,
+) -> None:
+    engine = stack.start_engine("a", alias=True)
+    stack.retire(engine)
+    body = {"input": "hello", "stream": True, "background": True}
+    with stack.http.stream("POST", "/v1/responses", json=body) as answer:
+        events = sse(answer)
+        told = until_told(events, "waiting: no ready engine serves")
+        assert f"waiting: no ready engine serves {engine.revision}; 0 turns are before it" in told
+        stack.start_engine("a")
+        assert names(list(events))[-1] == "response.completed"
+
+
+def test_a_stream_of_one_that_no_worker_has_taken_says_so_and_how_many_are_before_it(stack: Stack) -> None:
+    stack.start_engine("a", alias=True)
+    stack.turn_bell.unheard = True
+    turns = [stack.post(input="hello", background=True).json()["id"] for _ in range(2)]
+    with stack.http.stream("GET", f"/v1/responses/{turns[1]}?stream=true") as answer:
+        events = sse(answer)
+        assert until_told(events, "; 1 turn").endswith('"waiting: for a worker; 1 turn is before it"')
+        for turn in turns:
+            stack.turn_bell.work(turn)
+        assert names(list(events))[-1] == "response.completed"
+
+
+def test_one_that_runs_elsewhere_says_that_it_waits_for_its_next_attempt(stack: Stack) -> None:
+    engine = stack.start_engine("a", alias=True)
+    engine.faults.hold_after = 2
+    engine.faults.die_after = 3
+    chat = stack.conversation()
+    with stack.second_server() as url, ThreadPoolExecutor(1) as pool:
+        asked = pool.submit(stack.ask, "hello", conversation=chat)
+        eventually(lambda: engine.faults.hold_after is None)
+        open_turn = stack.state(chat).open_turn
+        assert open_turn is not None
+        with stack.http.stream("GET", f"{url}/v1/responses/{open_turn.id}?stream=true") as elsewhere:
+            followed = sse(elsewhere)
+            stack.retire(engine)
+            engine.faults.release.set()
+            until_told(followed, f"waiting: no ready engine serves {engine.revision}; 0 turns are before it")
+            stack.start_engine("a")
+            assert names(list(followed))[-1] == "response.completed"
+        assert asked.result()["status"] == "completed"
+
+
+def until_told(events: Iterator[dict[str, Any]], words: str) -> str:
+    """The first comment that has them."""
+    return next(str(event["text"]) for event in events if words in event.get("text", ""))
 
 
 def test_it_is_joined_at_any_number(stack: Stack) -> None:

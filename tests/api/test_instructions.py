@@ -2,10 +2,14 @@
 
 from typing import Any
 
+import pytest
+
+from tests.api.rolling import advance, start
 from tests.api.stack import Stack
 from tests.engines.simulated_text import SYSTEM, render
 
 BRIEF, LONG = "be brief", "be long"
+TOOL = {"type": "function", "name": "look_up", "parameters": {"type": "object", "properties": {}}}
 
 
 def said(response: dict[str, Any]) -> str:
@@ -57,6 +61,38 @@ def test_under_the_same_ones_an_upgrade_rebuilds_what_the_next_turn_reads(stack:
     second = stack.ask("two", instructions=BRIEF, previous_response_id=first["id"])
     assert (second["kv"]["plan"], second["kv"]["source"]) == ("rebuild", "rebuilt")
     assert said(second) == new.cold_text(new.prompts[-1])
+
+
+@pytest.mark.parametrize("asked", [{"instructions": LONG}, {}, {"instructions": BRIEF, "tools": [TOOL]}])
+def test_under_others_nothing_is_waited_for_after_an_upgrade(stack: Stack, asked: dict[str, Any]) -> None:
+    """The history as it was accepted begins otherwise than the prompt: no rebuild of it would serve."""
+    stack.start_engine("a", alias=True)
+    first = stack.ask("one", instructions=BRIEF)
+    stack.await_artifacts(first["conversation"]["id"], 1)
+    new = stack.start_engine("b", alias=True)
+    second = stack.ask("two", previous_response_id=first["id"], **asked)
+    assert (second["kv"]["plan"], second["kv"]["source"]) == ("full_render", "none")
+    assert "instructions or tools are others" in second["kv"]["reason"]
+    assert stack.rung == []
+    assert said(second) == new.cold_text(new.prompts[-1])
+    decided = stack.admin.get("/admin/audit/decisions", params={"turn_id": second["id"]}).json()["data"][-1]
+    assert (decided["plan"], decided["carried_tokens"], decided["rebuild_id"]) == ("full_render", False, None)
+
+
+def test_under_others_a_warm_up_of_the_history_is_left_alone(stack: Stack) -> None:
+    stack.start_engine("a", alias=True)
+    first = stack.ask("one", instructions=BRIEF)
+    stack.await_artifacts(first["conversation"]["id"], 1)
+    new = stack.start_engine("b")
+    stack.bell.unheard = True
+    start(stack, new.revision, warm=1)
+    for _ in range(2):
+        advance(stack)
+    headers = {"x-everturn-revision": new.revision}
+    second = stack.ask("two", previous_response_id=first["id"], headers=headers)
+    assert (second["kv"]["plan"], second["kv"]["source"]) == ("full_render", "none")
+    [row] = stack.admin.get("/admin/rebuilds").json()["data"]
+    assert (row["state"], row["queue"]) == ("queued", "background")
 
 
 def test_a_fork_has_none_of_its_parents(stack: Stack) -> None:

@@ -70,6 +70,53 @@ def test_a_turn_in_the_background_says_that_it_waits_for_a_worker(stack: Stack) 
     assert reason == "It waits for a worker. 0 turns wait before it."
 
 
+def test_a_turn_that_has_lost_its_attempt_waits_too_and_says_so(stack: Stack) -> None:
+    """To its client, to who reads it elsewhere, in the gauge, and in the rollout."""
+    engine, new = stack.start_engine("a", alias=True), stack.start_engine("b")
+    rollout = start(stack, new.revision)
+    stack.retire(new)
+    engine.faults.hold_after = 2
+    engine.faults.die_after = 3
+    chat = stack.conversation()
+    with ThreadPoolExecutor(2) as pool, stack.second_server() as other:
+        asked = pool.submit(comments, stack, chat)
+        eventually(lambda: engine.faults.hold_after is None)
+        stack.retire(engine)
+        engine.faults.release.set()
+        eventually(lambda: look(stack, rollout)["turns_waiting"] == 1)
+        assert look(stack, rollout)["turns_waiting_for"] == {"worker": 0, "next_attempt": 1, "engine": 0}
+        assert (waiting_gauge(stack, "next_attempt"), waiting_gauge(stack)) == (1, 0)
+        reason = why(stack, other, chat)
+        time.sleep(PLACES_KNOWN_S)
+        stack.start_engine("a")
+        told = "\n".join(asked.result())
+    assert reason == (
+        "An attempt of it has failed, and it waits for the next. The request can be answered by no engine now: "
+        f"no ready engine serves {engine.revision}. 0 turns wait before it."
+    )
+    assert f"waiting: no ready engine serves {engine.revision}; 0 turns are before it" in told
+    assert look(stack, rollout)["turns_waiting"] == 0
+
+
+def test_a_turn_that_has_lost_its_attempt_is_not_turned_away_by_a_full_line(database: str) -> None:
+    with running_stack(database, max_waiting_turns=1, turn_wait_s=60) as stack:
+        engine = stack.start_engine("a", alias=True)
+        engine.faults.hold_after = 2
+        engine.faults.die_after = 3
+        first, second = (stack.conversation() for _ in range(2))
+        with ThreadPoolExecutor(2) as pool:
+            asked = [pool.submit(stack.post, input="hello", conversation=first)]
+            eventually(lambda: engine.faults.hold_after is None)
+            stack.retire(engine)
+            asked.append(pool.submit(stack.post, input="hello", conversation=second))
+            eventually(partial(open_turn, stack, second))
+            time.sleep(1)
+            engine.faults.release.set()
+            eventually(lambda: waiting_gauge(stack, "next_attempt") == 1)
+            stack.start_engine("a", alias=True)
+            assert [answer.result().status_code for answer in asked] == [200, 200]
+
+
 def why(stack: Stack, server: str, conversation: str) -> str:
     open_turn = stack.state(conversation).open_turn
     assert open_turn is not None
@@ -97,9 +144,10 @@ def test_an_operator_sees_how_many_turns_wait(stack: Stack) -> None:
     assert waiting_gauge(stack) == 0
 
 
-def waiting_gauge(stack: Stack) -> float:
+def waiting_gauge(stack: Stack, reason: str = "engine") -> float:
     lines = stack.http.get("/metrics").text.splitlines()
-    [shown] = [line for line in lines if line.startswith('everturn_turns_waiting{alias="production"}')]
+    name = f'everturn_turns_waiting{{alias="production",reason="{reason}"}}'
+    [shown] = [line for line in lines if line.startswith(name)]
     return float(shown.split()[-1])
 
 

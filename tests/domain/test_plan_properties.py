@@ -1,5 +1,6 @@
 """What holds of every plan, whatever the fleet, the stored KV, the contracts and the policy."""
 
+from dataclasses import replace
 from typing import Any
 
 from hypothesis import given
@@ -56,6 +57,7 @@ HISTORIES = st.builds(
     append_only=st.booleans(),
     engine=st.none() | st.sampled_from(BOOTS).map(BootId),
     new_tokens=st.integers(0, 900),
+    same_frame=st.booleans(),
 )
 WARM_UPS = st.builds(
     lambda total, done: WarmUp(tokens_total=total, tokens_done=min(done, total)),
@@ -127,7 +129,7 @@ def test_a_turn_goes_on_with_the_target_or_where_its_policy_keeps_it_and_says_wh
     assert plan.revision in (asked["history"].revision, asked["target"])
     assert plan.revision == asked["target"] or asked["policy"] is not OnUpgrade.REPLAY
     assert plan.kind is not PlanKind.REFUSE or asked["policy"] is OnUpgrade.STAY_STRICT
-    assert plan.carry_tokens or not asked["history"].same_text
+    assert plan.carry_tokens or not (asked["history"].same_text and asked["history"].same_frame)
     assert plan == plan_turn(**asked)
 
 
@@ -174,6 +176,23 @@ def test_a_warm_up_turns_nothing_but_a_prefill_on_the_spot_into_a_wait(asked: di
     assert history.revision not in (None, plan.revision)
     assert history.tokens == warm_up.tokens_total < asked["rebuild_min_tokens"]
     assert (plan.engine, plan.offer, plan.contract) == (alone.engine, None, None)
+
+
+@given(INPUTS)
+def test_a_prompt_that_begins_otherwise_waits_for_no_rebuild_and_changes_nothing_else(
+    asked: dict[str, Any],
+) -> None:
+    same, other = (
+        plan_turn(**asked | {"history": replace(asked["history"], same_frame=same)}) for same in (True, False)
+    )
+    assert other.kind is not PlanKind.REBUILD
+    if same == other:
+        return
+    upgraded = asked["history"].revision not in (None, same.revision)
+    assert (same.kind in COMPUTES, upgraded) == (True, True)
+    assert (other.kind, other.offer, other.carry_tokens) == (PlanKind.FULL_RENDER, None, False)
+    assert (other.engine, other.revision) == (same.engine, same.revision)
+    assert "instructions or tools" in other.reason
 
 
 @given(WARM_UPS, st.integers(1, 3000), st.integers(0, 900))

@@ -34,6 +34,7 @@ CLASSES = {
     "KV at hand": ("none", "target's", "contract", "another's"),
     "history": ("long", "short"),
     "warm-up": ("none", "at it", "another"),
+    "instructions, tools": ("same", "others"),
 }
 Input = Mapping[str, str]
 INPUTS: list[Input] = [
@@ -109,6 +110,7 @@ def planned(given: Input) -> TurnPlan:
             tokens=tokens,
             same_text=given["template"] != "differs",
             append_only=given["template"] != "rewrites",
+            same_frame=given["instructions, tools"] == "same",
         ),
         target=NEW,
         policy=OnUpgrade(given["on_upgrade"]),

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 from unittest.mock import patch
 
-from service import conversation_flow, shift_flow, turn_flow
+from service import conversation_flow, shift_flow, turn_planning
 from service.api import attempt
 from service.api.attempt import Answer, AttemptLost
 from service.api.turn_records import TurnRecords
@@ -111,7 +111,7 @@ def a_completed_turn_stays_open() -> Planted:
 
 
 def ids_are_carried_to_another_tokenizer() -> Planted:
-    return (patch.object(turn_flow, "same_text", lambda *_: True),)
+    return (patch.object(turn_planning, "same_text", lambda *_: True),)
 
 
 def a_rollout_does_not_move_its_alias() -> Planted:
@@ -157,7 +157,7 @@ def whatever_is_stored_is_offered() -> Planted:
         planned = plan_turn(artifacts=artifacts, **given)
         return replace(planned, offer=artifacts[0].artifact) if artifacts and planned.engine else planned
 
-    return (patch.object(turn_flow, "plan_turn", offering),)
+    return (patch.object(turn_planning, "plan_turn", offering),)
 
 
 def the_middleware_lets_all_pass() -> Planted:

@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 import pytest
 from sqlalchemy import Connection, TextClause, event, text
 
-from service.store import ancestry, retention
+from service.store import ancestry, families, retention
 from tests.store.histories import append, created, said
 
 FAR = datetime(2100, 1, 1, tzinfo=UTC)
@@ -95,8 +95,9 @@ def test_refusals_are_found_by_index(plan_of: Callable[[str], str]) -> None:
         (retention.LAST_AT, {"tenant": "acme", "stream": "conv_7"}),
         (retention.OVERDUE, {"tenant": "acme", "before": FAR, "after": "conv_1", "limit": 10}),
         (text("SELECT * FROM audit.forks"), {}),
+        (families.FORKS, {"tenant": "acme", "parents": ["conv_7", "conv_8"], "own": "conv_7", "most": 64}),
     ],
-    ids=["forks", "last said", "overdue", "audit"],
+    ids=["forks", "last said", "overdue", "audit", "relatives"],
 )
 def test_forks_and_ages_are_found_by_index(
     plan_of: Callable[[str], str], owner_conn: Connection, query: TextClause, given: dict[str, object]

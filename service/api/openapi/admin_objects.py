@@ -16,6 +16,7 @@ from service.store.keys import KeyRecord
 from service.store.rebuilds import Rebuild
 from service.store.rollout_facts import Warmth
 from service.store.tenants import TenantRecord
+from service.store.waiting import WaitsFor
 
 
 class Registered(Shape):
@@ -142,7 +143,9 @@ class RolloutProgress(ListedRollout):
     warm: Warmth
     troubles: Troubles
     turns_waiting: int
-    """Of the alias: they have no attempt yet."""
+    """Of the alias: they have no attempt under way."""
+    turns_waiting_for: dict[WaitsFor, int]
+    """How many of them for what."""
     age_s: float | None
     eta_s: float | None
 

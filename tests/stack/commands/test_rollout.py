@@ -125,6 +125,12 @@ def test_a_line_says_how_many_turns_wait(turns: int, said: str) -> None:
     assert line(FOUND | {"turns_waiting": turns}) == line(FOUND).replace("  2 conv", f"{said}  2 conv")
 
 
+def test_a_line_says_what_the_turns_wait_for() -> None:
+    waits = {"turns_waiting": 4, "turns_waiting_for": {"worker": 0, "next_attempt": 1, "engine": 3}}
+    said = "  1 turn waits for another attempt  3 turns wait for an engine"
+    assert line(FOUND | waits) == line(FOUND).replace("  2 conv", f"{said}  2 conv")
+
+
 class Terminal(io.StringIO):
     def isatty(self) -> bool:
         return True
@@ -150,6 +156,10 @@ def test_a_log_is_not_filled_by_the_number_of_turns_that_wait() -> None:
     waiting = [{"turns_waiting": turns} for turns in (0, 3, 4, 0)]
     watch(looks(*waiting, DONE), out, lambda _: None)
     assert ["for an engine" in one for one in out.getvalue().splitlines()] == [False, True, False, False]
+    told = [one | {"turns_waiting_for": {"worker": one["turns_waiting"], "engine": 0}} for one in waiting]
+    again = io.StringIO()
+    watch(looks(*told, DONE), again, lambda _: None)
+    assert ["for a worker" in one for one in again.getvalue().splitlines()] == [False, True, False, False]
 
 
 def test_a_terminal_is_drawn_anew_and_keeps_a_line_for_each_state() -> None:
