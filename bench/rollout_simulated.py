@@ -91,6 +91,8 @@ def scenario_of(load: Load) -> Scenario:
         of_seed(0),
         conversations=0,
         engines=4,
+        prefill=0,
+        long=0.0,
         apis=2,
         pool=24,
         terms=0.0,

@@ -3,6 +3,7 @@
 import os
 import pickle
 import signal
+import time
 from collections.abc import Callable, Iterator, MutableMapping
 from dataclasses import dataclass, field
 from multiprocessing import get_context
@@ -12,6 +13,7 @@ from pathlib import Path
 from threading import Thread
 from uuid import uuid4
 
+from service.domain.plan import EngineRole
 from tests.engines.simulated import SimulatedEngine, Stored
 from workers.tether import end_with_parent
 
@@ -20,13 +22,60 @@ FORKS = get_context("forkserver")
 FORKS.set_forkserver_preload(["tests.faults.engine_process"])
 
 
+OLD, NEW = "v12", "v13"
+SLOW = ".slow"
+WIPED = ".wiped"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Post:
+    """What an engine is there for."""
+
+    weights: str
+    role: EngineRole = EngineRole.BOTH
+
+    def __str__(self) -> str:
+        return f"{self.weights} {self.role}"
+
+
+ANSWERS_OLD, ANSWERS_NEW = Post(weights=OLD), Post(weights=NEW)
+POSTS = (
+    ANSWERS_OLD,
+    ANSWERS_NEW,
+    Post(weights=OLD, role=EngineRole.PREFILL),
+    Post(weights=NEW, role=EngineRole.PREFILL),
+)
+
+
 class KvFolder(MutableMapping[str, Stored]):
-    """Shared by all engines; a file appears whole or not at all."""
+    """Shared by all engines; a file appears whole or not at all. Each use takes as many seconds longer as a file `.slow` says."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
 
+    def wipe(self) -> None:
+        """What there was can be read in `.wiped`."""
+        gone = self._folder / WIPED
+        gone.mkdir(exist_ok=True)
+        for name in self:
+            (self._folder / name).rename(gone / name)
+
+    def slow_down(self, seconds: float) -> None:
+        temporary = self._folder / f".{uuid4().hex}"
+        temporary.write_text(str(seconds))
+        temporary.rename(self._folder / SLOW)
+
+    def speed_up(self) -> None:
+        (self._folder / SLOW).unlink()
+
+    def _wait(self) -> None:
+        try:
+            time.sleep(float((self._folder / SLOW).read_text()))
+        except FileNotFoundError:
+            return
+
     def __getitem__(self, key: str) -> Stored:
+        self._wait()
         try:
             found: Stored = pickle.loads((self._folder / key).read_bytes())  # noqa: S301 our own
         except FileNotFoundError as error:
@@ -34,6 +83,7 @@ class KvFolder(MutableMapping[str, Stored]):
         return found
 
     def __setitem__(self, key: str, value: Stored) -> None:
+        self._wait()
         temporary = self._folder / f".{uuid4().hex}"
         temporary.write_bytes(pickle.dumps(value))
         temporary.rename(self._folder / key)
@@ -42,7 +92,7 @@ class KvFolder(MutableMapping[str, Stored]):
         (self._folder / key).unlink()
 
     def __iter__(self) -> Iterator[str]:
-        return (path.name for path in self._folder.iterdir() if not path.name.startswith("."))
+        return iter([path.name for path in self._folder.iterdir() if not path.name.startswith(".")])
 
     def __len__(self) -> int:
         return sum(1 for _ in self)
@@ -54,6 +104,8 @@ class EngineProcess:
     kv: Path
     at: Callable[["EngineProcess", str], None]
     """Called at each of its steps, while it stands still."""
+    post: Post
+    """Where it is, whatever its weights are."""
     port: int = 0
     boot: str = field(default_factory=lambda: f"boot_{uuid4().hex}")
     address: str = ""

@@ -1,21 +1,22 @@
 """One seed: a turn, a turn with the fault in it, and a turn after it; what clients were told against all that is on record."""
 
 import time
+from collections import ChainMap
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import count
 
 from openai import OpenAI
-from sqlalchemy import Connection, text
+from sqlalchemy import Connection, TextClause, text
 
 from tests.chaos.checks import Broken, Exchange, Violation, broken_chains, violations
 from tests.chaos.client import Ask, Outcome, Told, send, settle
 from tests.chaos.rig import API, WORKER
 from tests.chaos.wire import Message, Moment, Trap, Watch
-from tests.faults.engine_process import KvFolder
-from tests.faults.plan import Fault
-from tests.faults.rig import NEW, Fleet
+from tests.faults.engine_process import ANSWERS_NEW, WIPED, KvFolder
+from tests.faults.plan import Fault, Kind
+from tests.faults.rig import SPLIT_MIN_TOKENS, Fleet
 
 QUIET_S = 0.15
 POLL_S = 0.01
@@ -44,8 +45,14 @@ def live(fleet: Fleet, client: OpenAI, seed: int, fault: Fault) -> Run:
     began = time.monotonic()
     conversation = client.conversations.create().id
     first = _settled(client, _ask(conversation))
-    new = fleet.twins[fleet.engines[NEW].boot].revision
-    ask = _ask(conversation, streamed=fault.streamed, revision=new if fault.rebuild else None)
+    new = fleet.twins[fleet.engines[ANSWERS_NEW].boot].revision
+    ask = _ask(
+        conversation,
+        streamed=fault.streamed,
+        revision=new if fault.kind is Kind.REBUILD else None,
+        letters=SPLIT_MIN_TOKENS * 2 if fault.kind is Kind.SPLIT else 0,
+    )
+    fleet.prepare(fault)
     watch = _watched(fleet, fault)
     fleet.arm(fault)
     told = _send_and_mend(fleet, client, ask, watch)
@@ -54,6 +61,8 @@ def live(fleet: Fleet, client: OpenAI, seed: int, fault: Fault) -> Run:
         Exchange(ask=ask, told=(told, settle(client, ask))),
         _settled(client, _ask(conversation)),
     )
+    if fleet.errors:
+        raise fleet.errors.pop()
     struck = fleet.struck or (None if watch is None or watch.at is None else str(watch.at))
     return Run(
         seed=seed,
@@ -65,7 +74,7 @@ def live(fleet: Fleet, client: OpenAI, seed: int, fault: Fault) -> Run:
     )
 
 
-def disagreements(conn: Connection, exchange: Exchange) -> Iterator[Violation]:
+def disagreements(conn: Connection, fleet: Fleet, exchange: Exchange) -> Iterator[Violation]:
     """Between the audit views and what the client was told."""
     told = exchange.told[-1]
     turn = {"turn": told.response}
@@ -90,18 +99,26 @@ def disagreements(conn: Connection, exchange: Exchange) -> Iterator[Violation]:
         asked = exchange.ask.revision
         if one.first_divergence is not None or (asked is not None and one.decode_revision != asked):
             yield Violation(kind=Broken.MIXED, what=f"{told.response} parts at {one.first_divergence}: {one}")
+        if one.kv_source == "prefilled" and not _are_two(fleet, one.prefill_engine, one.decode_engine):
+            yield Violation(kind=Broken.MIXED, what=f"{told.response} was prefilled by nobody else: {one}")
+
+
+def _are_two(fleet: Fleet, prefill: str, decode: str) -> bool:
+    """Of one revision, and the one is there to prefill and the other to answer."""
+    one, other = fleet.twins[prefill], fleet.twins[decode]
+    return one.revision == other.revision and prefill in fleet.prefilling and decode not in fleet.prefilling
 
 
 def _settled(client: OpenAI, ask: Ask) -> Exchange:
     return Exchange(ask=ask, told=(settle(client, ask),))
 
 
-def _ask(conversation: str, *, streamed: bool = False, revision: str | None = None) -> Ask:
+def _ask(conversation: str, *, streamed: bool = False, revision: str | None = None, letters: int = 0) -> Ask:
     number = next(_numbers)
     return Ask(
         conversation=conversation,
         key=f"fault-{number}",
-        text=f"question {number}",
+        text=f"question {number}".ljust(letters, "."),
         streamed=streamed,
         revision=revision,
     )
@@ -151,7 +168,7 @@ def found_of(fleet: Fleet, exchanges: Sequence[Exchange]) -> list[Violation]:
         found += _artifacts(conn, fleet, conversation)
     with fleet.auditor.connect() as conn:
         for exchange in exchanges:
-            found += disagreements(conn, exchange)
+            found += disagreements(conn, fleet, exchange)
         for view in ("cross_revision_hits", "chain_breaks"):
             rows = conn.execute(text(f"SELECT * FROM audit.{view}")).all()  # noqa: S608 ours
             found += [Violation(kind=Broken.MIXED, what=f"audit.{view}: {row}") for row in rows]
@@ -167,22 +184,28 @@ def _ended(conn: Connection, conversation: str) -> None:
 
 
 def _artifacts(conn: Connection, fleet: Fleet, conversation: str) -> Iterator[Violation]:
-    """Each that a plan may offer is of an attempt that was accepted, or of a rebuild that was."""
+    """Each that a plan may offer is of an attempt that was accepted, of a rebuild that was, or of a prompt alone."""
     given = {"of": conversation}
     offered = conn.execute(text("SELECT artifact_id FROM artifacts WHERE conversation_id = :of"), given)
-    completed = text(
-        "SELECT payload ->> 'turn', payload ->> 'attempt' FROM events WHERE stream = :of AND type = 'turn.completed'"
-    )
-    accepted = {f"{turn}.{attempt}" for turn, attempt in conn.execute(completed, given)}
+    accepted = set(conn.execute(_attempts("turn.completed", ""), given).scalars())
+    prefilled = set(conn.execute(_attempts("turn.pinned", ".prefill"), given).scalars())
     done = text("SELECT artifact_id FROM rebuilds WHERE conversation_id = :of AND state = 'done'")
     rebuilt = set(conn.execute(done, given).scalars())
-    stored = KvFolder(fleet.kv)
+    stored = ChainMap(KvFolder(fleet.kv), KvFolder(fleet.kv / WIPED))
     for artifact in offered.scalars():
         attempt = stored[artifact].attempt
-        if attempt not in accepted and artifact not in rebuilt:
+        if attempt not in accepted | prefilled and artifact not in rebuilt:
             yield Violation(
                 kind=Broken.MIXED, what=f"{artifact} of {attempt} is offered, which was not accepted"
             )
+
+
+def _attempts(event: str, suffix: str) -> TextClause:
+    """As engines call them. Of those that were pinned: where another engine was to prefill."""
+    return text(
+        "SELECT (payload ->> 'turn') || '.' || (payload ->> 'attempt') || CAST(:suffix AS text) FROM events"
+        " WHERE stream = :of AND type = :event AND (type = 'turn.completed' OR payload ->> 'prefill' IS NOT NULL)"
+    ).bindparams(event=event, suffix=suffix)
 
 
 def _quiet(watch: Watch) -> None:

@@ -1,38 +1,30 @@
 """API, Celery worker, engines, PostgreSQL and broker as processes of their own, each of which can be killed, stopped and started again."""
 
-import os
 import shutil
-import signal
 import tempfile
 import threading
-import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 import httpx
-import psutil
-from celery.exceptions import CeleryError
-from kombu.exceptions import KombuError
-from sqlalchemy import Engine, select
+from sqlalchemy import Engine
 
-from service.domain.errors import Unavailable
-from service.domain.plan import RebuildQueue
-from service.queue import Doorbell
+from service.domain.plan import EngineRole
 from service.store.connection import AUDITOR_ROLE, make_engine
-from service.store.tables import rebuilds
 from stack.valkey import EmbeddedValkey
-from tests.chaos.rig import Rig, rig
+from tests.chaos.rig import Rig, proxied, rig
 from tests.chaos.wire import Session
 from tests.engines.simulated import SimulatedEngine
-from tests.faults.engine_process import EngineProcess
-from tests.faults.plan import Deed, Fault, Victim
-from tests.workers.brokers import client_of
+from tests.faults.engine_process import ANSWERS_NEW, ANSWERS_OLD, POSTS, EngineProcess, Post
+from tests.faults.harm import make_old_copy, strike
+from tests.faults.plan import Deed, Fault, Kind, Victim
+from tests.faults.road import Road
 from tests.workers.celery_worker import CeleryWorker
 
-RINGS = 5
-OLD, NEW = "v12", "v13"
+SPLIT_MIN_TOKENS = 120
 SETTINGS = {
     "EVERTURN_REBUILD_MIN_TOKENS": "8",
     "EVERTURN_REBUILD_CLAIM_S": "4",
@@ -40,6 +32,8 @@ SETTINGS = {
     "EVERTURN_ENGINE_SILENCE_S": "6",
     "EVERTURN_ENGINE_LEASE_S": "4",
     "EVERTURN_TURN_LEASE_S": "3",
+    "EVERTURN_SPLIT_MIN_TOKENS": str(SPLIT_MIN_TOKENS),
+    "EVERTURN_SPLIT_TIMEOUT_S": "8",
 }
 
 
@@ -50,20 +44,42 @@ class Fleet:
     base: Rig
     broker: EmbeddedValkey
     worker: CeleryWorker
-    kv: Path
+    folder: Path
     auditor: Engine
     """Reads the audit views, past the proxy."""
-    engines: dict[str, EngineProcess] = field(default_factory=dict)
-    """Those that should be up, by their weights."""
+    roads: dict[Victim | Post, Road]
+    """To PostgreSQL, by whose each is; and to each engine, taken where one of those is to be broken."""
+    engines: dict[Post, EngineProcess] = field(default_factory=dict)
+    """Those that should be up."""
     twins: dict[str, SimulatedEngine] = field(default_factory=dict)
     """Of all that ever were, by boot."""
+    prefilling: set[str] = field(default_factory=set)
+    """Boots of those that only prefill."""
     fault: Fault | None = None
     struck: str | None = None
     """Where the fault found its victim, once it has."""
     taken: bool = False
     counted: int = 0
     lock: threading.Lock = field(default_factory=threading.Lock)
-    stopped: list[threading.Timer] = field(default_factory=list)
+    pending: list[threading.Thread] = field(default_factory=list)
+    """What ends by itself, of what was done."""
+    detour: bool = False
+    """Engines are reached by the roads to them."""
+    copied: Path | None = None
+    """The broker's data, as they were."""
+    errors: list[Exception] = field(default_factory=list)
+    """Of ours, in threads that nobody waits for: what was to be broken was not."""
+
+    @property
+    def kv(self) -> Path:
+        return self.folder / "kv"
+
+    def prepare(self, fault: Fault) -> None:
+        """What would be seen if it were done at the place of the fault."""
+        if fault.victim is Victim.ENGINE_ROAD:
+            self._lead_by_roads(detour=True)
+        if fault.deed is Deed.RESTORE:
+            self.copied = make_old_copy(self)
 
     def arm(self, fault: Fault) -> None:
         with self.lock:
@@ -73,6 +89,10 @@ class Fleet:
     def disarm(self) -> None:
         with self.lock:
             self.fault = None
+
+    def engine_of(self, fault: Fault) -> EngineProcess:
+        """That the turn is for, where the fault meets none at its work."""
+        return self.engines[ANSWERS_NEW if fault.kind is Kind.REBUILD else ANSWERS_OLD]
 
     def at(self, engine: EngineProcess, step: str) -> None:
         """Of an engine that stands still until this returns."""
@@ -86,204 +106,143 @@ class Fleet:
             self.taken = True
             # Under the lock: who takes the fault away waits until it has happened, and mends it then.
             self.strike(fault, engine, None)
-            self.struck = f"{step} of {engine.weights}"
+            self.struck = f"{step} of {engine.post}"
 
     def strike(self, fault: Fault, engine: EngineProcess | None, session: Session | None) -> None:
-        match fault.deed:
-            case Deed.KILL:
-                self._kill(fault.victim, engine, session)
-            case Deed.STOP:
-                self._stop(fault, engine)
-            case Deed.EXCHANGE:
-                self._exchange(engine or self.engines[NEW])
-            case Deed.FORGET:
-                self._forget()
-            case Deed.DOUBLE:
-                self._ring_for_all()
-            case Deed.SLOW:
-                threading.Thread(target=self._be_silent, args=(fault.for_s,), daemon=True).start()
-            case Deed.CUT:
-                return  # which the trap does to every connection it springs in
+        try:
+            strike(self, fault, engine, session)
+        except Exception as error:
+            self.errors.append(error)
+            raise
 
     def mend(self) -> None:
         """Starts what has died; what is stopped goes on by itself."""
-        for timer in self.stopped:
-            timer.join()
-        self.stopped.clear()
+        for thread in self.pending:
+            thread.join()
+        self.pending.clear()
         self.base.mend()
         if self.broker.child.ended():
             self.broker.stop()
             self.broker.start()
         if self.worker.process is not None and self.worker.process.poll() is not None:
             self.worker.start(concurrency=1)
-        for weights, engine in list(self.engines.items()):
-            if not engine.alive or engine.weights != weights:
+        for post, engine in list(self.engines.items()):
+            if not engine.alive or engine.weights != post.weights:
                 engine.kill()
-                self.start_engine(weights)
+                self.start_engine(post)
+        if self.detour:
+            self._lead_by_roads(detour=False)
 
-    def start_engine(self, weights: str, *, port: int = 0) -> EngineProcess:
-        engine = EngineProcess(weights, self.kv, self.at, port)
-        self.engines[weights] = engine
-        self.twins[engine.boot] = engine.model
+    def start_engine(self, post: Post) -> EngineProcess:
+        engine = self.take_in(EngineProcess(post.weights, self.kv, self.at, post))
         self.register(engine)
         return engine
 
+    def take_in(self, engine: EngineProcess) -> EngineProcess:
+        """As the one that is at its post now."""
+        self.engines[engine.post] = engine
+        self.twins[engine.boot] = engine.model
+        if engine.post.role is EngineRole.PREFILL:
+            self.prefilling.add(engine.boot)
+        return engine
+
     def register(self, engine: EngineProcess) -> None:
+        road = self.roads[engine.post]
         body = {
             "boot": engine.boot,
-            "address": engine.address,
-            "role": "both",
+            "address": f"http://127.0.0.1:{road.port}" if self.detour else engine.address,
+            "role": engine.post.role.value,
             "descriptor": self.twins[engine.boot].descriptor.to_json(),
         }
         headers = {"authorization": f"Bearer {self.base.secrets.operator}"}
         with httpx.Client(base_url=self.base.url, headers=headers, timeout=30) as admin:
             assert admin.post("/admin/engines", json=body).status_code == 201
 
-    def _kill(self, victim: Victim, engine: EngineProcess | None, session: Session | None) -> None:
-        match victim:
-            case Victim.API:
-                self.base.kill_api()
-            case Victim.WORKER:
-                self.worker.kill_main()
-            case Victim.CHILD:
-                for pid in self.worker.children():
-                    _signal(pid, signal.SIGKILL)
-            case Victim.ENGINE:
-                (engine or self.engines[NEW]).kill()
-            case Victim.POSTGRES:
-                self.base.kill_postgres()
-            case Victim.BACKEND:
-                if session is not None:
-                    self.base.kill_backend(session.backend_pid)
-            case Victim.BROKER:
-                psutil.Process(self.broker.child.pid).kill()
-
-    def _stop(self, fault: Fault, engine: EngineProcess | None) -> None:
-        pids = self._pids(fault.victim, engine)
-        for pid in pids:
-            _signal(pid, signal.SIGSTOP)
-
-        def go_on() -> None:
-            for pid in pids:
-                _signal(pid, signal.SIGCONT)
-
-        timer = threading.Timer(fault.for_s, go_on)
-        timer.start()
-        self.stopped.append(timer)
-
-    def _pids(self, victim: Victim, engine: EngineProcess | None) -> list[int]:
-        match victim:
-            case Victim.API:
-                assert self.base.api is not None
-                return [self.base.api.pid]
-            case Victim.WORKER:
-                return [self.worker.pid, *self.worker.children()]
-            case Victim.CHILD:
-                return self.worker.children()
-            case Victim.ENGINE:
-                return [(engine or self.engines[NEW]).pid]
-            case Victim.BROKER:
-                return [self.broker.child.pid]
-            case Victim.POSTGRES | Victim.BACKEND:
-                parent = psutil.Process(self.base.server.child.pid)
-                return [parent.pid, *(child.pid for child in parent.children(recursive=True))]
-
-    def _exchange(self, engine: EngineProcess) -> None:
-        """In a thread of its own: the engine's own must not wait for the one that comes after it."""
-        engine.kill()
-        other = OLD if engine.weights == NEW else NEW
-
-        def come() -> None:
-            stranger = EngineProcess(other, self.kv, lambda *_: None, engine.port)
-            self.twins[stranger.boot] = stranger.model
-            self.engines[engine.weights] = stranger
-
-        thread = threading.Timer(0, come)
-        thread.start()
-        self.stopped.append(thread)
-
-    def _ring_for_all(self) -> None:
-        with self.base.database.connect() as conn:
-            names = conn.execute(select(rebuilds.c.rebuild_id, rebuilds.c.queue).limit(RINGS)).all()
-        bell = Doorbell(self.broker.url())
-        try:
-            for name, queue in [*names] * RINGS:
-                bell.ring(name, RebuildQueue(queue))
-        except Unavailable:
-            pass  # it is being killed by another thread's fault
-        finally:
-            bell.close()
-
-    def _forget(self) -> None:
-        try:
-            with client_of(self.broker.url()) as client:
-                client.flushall()
-        except (KombuError, CeleryError, OSError):
-            return
-
-    def _be_silent(self, for_s: float) -> None:
-        with self.base.proxy.silence():
-            time.sleep(for_s)
-
-
-def _signal(pid: int, number: signal.Signals) -> None:
-    try:
-        os.kill(pid, number)
-    except ProcessLookupError:
-        return  # it has ended by itself
+    def _lead_by_roads(self, *, detour: bool) -> None:
+        self.detour = detour
+        for engine in self.engines.values():
+            self.register(engine)
 
 
 @contextmanager
 def fleet(folder: Path) -> Iterator[Fleet]:
     """`folder` must be one that a server account other than root can enter."""
-    kv = folder / "kv"
-    kv.mkdir(parents=True)
-    with EmbeddedValkey(folder / "valkey") as broker:
+    (folder / "kv").mkdir(parents=True)
+    with ExitStack() as exits:
+        broker = exits.enter_context(EmbeddedValkey(folder / "valkey"))
         told = {"EVERTURN_BROKER_URL": broker.url(), **SETTINGS}
-        with rig(folder, **told) as base:
-            worker = CeleryWorker(
-                database_url=base.environment["EVERTURN_DATABASE_URL"],
-                broker_url=broker.url(),
-                log=folder / "worker.log",
-            )
-            auditor = make_engine(base.server.url(), application_name="auditor", role=AUDITOR_ROLE)
-            made = Fleet(base, broker, worker, kv, auditor)
-            over = threading.Event()
-            beating = threading.Thread(target=_heartbeats, args=(made, over), daemon=True)
-            try:
-                worker.start(concurrency=1)
-                for weights in (OLD, NEW):
-                    made.start_engine(weights)
-                _point(made)
-                beating.start()
-                yield made
-            finally:
-                over.set()
-                worker.close()
-                auditor.dispose()
-                for engine in made.engines.values():
-                    engine.go_on()
-                    engine.kill()
+        base = exits.enter_context(rig(folder, **told))
+        auditor = make_engine(base.server.url(), application_name="auditor", role=AUDITOR_ROLE)
+        exits.callback(auditor.dispose)
+        roads: dict[Victim | Post, Road] = {
+            victim: exits.enter_context(Road(lambda: base.proxy.port))
+            for victim in (Victim.API_ROAD, Victim.WORKER_ROAD)
+        }
+        worker = CeleryWorker(
+            database_url=proxied(base.server.url(), roads[Victim.WORKER_ROAD].port),
+            broker_url=broker.url(),
+            log=folder / "worker.log",
+        )
+        exits.callback(worker.close)
+        made = Fleet(base, broker, worker, folder, auditor, roads)
+        exits.callback(_end_engines, made)
+        for post in POSTS:
+            roads[post] = exits.enter_context(Road(partial(_port, made, post)))
+        worker.start(concurrency=1)
+        _take_the_road(base, roads[Victim.API_ROAD])
+        for post in POSTS:
+            made.start_engine(post)
+        _point(made)
+        exits.enter_context(_beating(made))
+        yield made
+
+
+def _port(made: Fleet, post: Post) -> int:
+    return made.engines[post].port
+
+
+def _take_the_road(base: Rig, road: Road) -> None:
+    """Which is there only once the server is: the API is started anew."""
+    base.environment["EVERTURN_DATABASE_URL"] = proxied(base.server.url(), road.port)
+    base.stop_api()
+    base.start_api()
+
+
+def _end_engines(made: Fleet) -> None:
+    for engine in made.engines.values():
+        engine.go_on()
+        engine.kill()
 
 
 def _point(made: Fleet) -> None:
     headers = {"authorization": f"Bearer {made.base.secrets.operator}"}
-    revision = made.twins[made.engines[OLD].boot].revision
+    revision = made.twins[made.engines[ANSWERS_OLD].boot].revision
     with httpx.Client(base_url=made.base.url, headers=headers, timeout=30) as admin:
         assert admin.put("/admin/aliases/production", json={"revision": revision}).status_code == 200
 
 
-def _heartbeats(made: Fleet, over: threading.Event) -> None:
-    """As launchers send them; an engine that is dead or stopped is silent, and its lease runs out."""
+@contextmanager
+def _beating(made: Fleet) -> Iterator[None]:
+    """As launchers do; an engine that is dead or stopped is silent, and its lease runs out."""
+    over = threading.Event()
     headers = {"authorization": f"Bearer {made.base.secrets.operator}"}
-    with httpx.Client(base_url=made.base.url, headers=headers, timeout=2) as admin:
-        while not over.wait(1.0):
-            for engine in list(made.engines.values()):
-                if engine.alive and not engine.stopped:
-                    try:
-                        admin.post(f"/admin/engines/{engine.boot}/heartbeat")
-                    except httpx.HTTPError:
-                        continue
+
+    def beat() -> None:
+        with httpx.Client(base_url=made.base.url, headers=headers, timeout=2) as admin:
+            while not over.wait(1.0):
+                for engine in list(made.engines.values()):
+                    if engine.alive and not engine.stopped:
+                        try:
+                            admin.post(f"/admin/engines/{engine.boot}/heartbeat")
+                        except httpx.HTTPError:
+                            continue
+
+    thread = threading.Thread(target=beat, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
 
 
 @contextmanager

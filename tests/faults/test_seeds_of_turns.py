@@ -1,14 +1,16 @@
-"""A slice of `make faults`: something is killed, stopped or cut at a step of a turn; each seed in a conversation of its own."""
+"""A slice of `make faults`: something is killed, stopped or cut at a step of a turn, or of one that two engines share; each seed in a conversation of its own."""
 
 from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
 from openai import OpenAI
+from sqlalchemy import text
 
 from tests.chaos.client import connect
+from tests.faults.engine_process import ANSWERS_OLD
 from tests.faults.life import found_of, live
-from tests.faults.plan import of_seed
+from tests.faults.plan import Kind, of_seed
 from tests.faults.rig import Fleet, fleet, scratch
 from tests.faults.seeds import OF_TURNS
 
@@ -33,6 +35,23 @@ def client(machine: Fleet) -> Iterator[OpenAI]:
 def test_a_turn_completes_or_fails_with_a_reason_once(machine: Fleet, client: OpenAI, seed: int) -> None:
     run = live(machine, client, seed, of_seed(seed))
     assert run.violations == (), f"{run.fault}, at {run.struck}; again: {run.how_to_rerun}"
+
+
+def test_where_nothing_breaks_one_engine_prefills_another_answers_and_the_audit_names_both(
+    machine: Fleet, client: OpenAI
+) -> None:
+    never = replace(of_seed(0).site, where="engine", step="render", number=10**9)
+    run = live(machine, client, 0, replace(of_seed(0), kind=Kind.SPLIT, site=never))
+    assert run.violations == ()
+    (told,) = {told.response for told in run.exchanges[1].told}
+    query = text(
+        "SELECT kv_source, prefill_engine, decode_engine FROM audit.turn_provenance WHERE turn_id = :turn"
+    )
+    with machine.auditor.connect() as conn:
+        ((source, prefill, decode),) = conn.execute(query, {"turn": told}).all()
+    assert (source, decode) == ("prefilled", machine.engines[ANSWERS_OLD].boot)
+    assert prefill in machine.prefilling
+    assert machine.twins[prefill].revision == machine.twins[decode].revision
 
 
 def test_what_a_client_was_told_otherwise_shows(machine: Fleet, client: OpenAI) -> None:

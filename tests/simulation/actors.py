@@ -62,6 +62,7 @@ SETTINGS = Settings(
     warm_min_tokens=12,
     rebuild_chunk_tokens=16,
     split_min_tokens=24,
+    split_timeout_s=10,
     max_waiting_turns=50,
     publish_wait_s=3,
     shutdown_s=1,

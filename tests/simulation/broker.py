@@ -1,4 +1,4 @@
-"""The broker: messages are taken late off, given back when their taker dies, and lost, doubled, delayed or refused at times."""
+"""The broker: messages are taken late off, given back when their taker dies, and lost, doubled, delayed or refused at times; it is away, emptied or restored from an old copy."""
 
 import asyncio
 from collections import deque
@@ -14,6 +14,7 @@ from tests.simulation.process import Process
 FAULTS_OF_A_MESSAGE = ("lost", "doubled", "delayed", "refused")
 LONGEST_DELAY_S = 12.0
 WORKER_LOST_S = 2.0
+MOST_RESTORED = 6
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,12 +46,15 @@ class Broker:
         default_factory=lambda: {queue: deque() for queue in RebuildQueue}
     )
     waiting: list["asyncio.Future[None]"] = field(default_factory=list)
+    away: bool = False
+    ever: list[tuple[Message, RebuildQueue]] = field(default_factory=list)
+    """All that was ever put."""
 
     def ring(self, process: Process, message: Message, queue: RebuildQueue) -> None:
         """Raises: Unavailable."""
         if not process.alive:
             return
-        if self.faults.meet(process, ["broker.ring"], Moment.BEFORE).value != "go on":
+        if self.faults.meet(process, ["broker.ring"], Moment.BEFORE).value != "go on" or self.away:
             raise Unavailable("The broker did not take it.")
         self._take(message, queue)
         if self.faults.meet(process, ["broker.ring"], Moment.AFTER).value != "go on":
@@ -58,7 +62,7 @@ class Broker:
 
     async def receive(self, queues: tuple[RebuildQueue, ...]) -> tuple[Message, RebuildQueue]:
         while True:
-            for queue in queues:
+            for queue in () if self.away else queues:
                 if self.queues[queue]:
                     return self.queues[queue].popleft(), queue
             waiter = asyncio.get_running_loop().create_future()
@@ -73,6 +77,22 @@ class Broker:
     def forget_everything(self) -> None:
         for queue in self.queues.values():
             queue.clear()
+
+    def restore(self) -> None:
+        """From a copy of some time ago, in which some messages waited that were taken since."""
+        self.forget_everything()
+        copied = self.faults.random.randrange(len(self.ever) + 1)
+        for message, queue in self.ever[max(0, copied - MOST_RESTORED) : copied]:
+            self._put(message, queue)
+
+    def go_away(self, for_s: float) -> None:
+        """What waits is kept."""
+        self.away = True
+        asyncio.get_running_loop().call_later(for_s, self.come_back)
+
+    def come_back(self) -> None:
+        self.away = False
+        self._wake()
 
     def _take(self, message: Message, queue: RebuildQueue) -> None:
         struck = self.faults.strikes(self.faults.rates.message, "message", FAULTS_OF_A_MESSAGE)
@@ -89,6 +109,10 @@ class Broker:
 
     def _put(self, message: Message, queue: RebuildQueue) -> None:
         self.queues[queue].append(message)
+        self.ever.append((message, queue))
+        self._wake()
+
+    def _wake(self) -> None:
         waiting, self.waiting = self.waiting, []
         for waiter in waiting:
             if not waiter.done():

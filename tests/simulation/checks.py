@@ -12,6 +12,7 @@ from service.domain.events import (
     ConversationId,
     Event,
     KvRebuilt,
+    KvSource,
     MessageAccepted,
     TurnCompleted,
     TurnId,
@@ -103,9 +104,31 @@ def _completed(
     cold = model.answer(engine.own, prompt)[: len(event.output)]
     if event.output != cold or event.text != "".join(map(text_of, event.output)):
         yield f"{event.turn} says '{event.text}', and a cold prefill '{''.join(map(text_of, cold))}'"
-    if event.loaded is not None and event.loaded.revision != event.engine_revision:
-        yield f"{event.turn} was answered from KV of another revision"
+    yield from _provenance(world, pinned, event)
     windows[event.turn] = (*prompt, *event.output)
+
+
+def _provenance(world: World, pinned: TurnPinned, event: TurnCompleted) -> Iterator[str]:
+    """Whose KV the answer was made from: two engines are both there, and both of the one revision."""
+    loaded = event.loaded
+    if (loaded is None) != (event.kv_source is KvSource.NONE):
+        yield f"{event.turn} has KV from {event.kv_source}, and loaded {loaded}"
+    if loaded is None:
+        return
+    maker = world.engines[loaded.producer]
+    if not loaded.revision == maker.revision == event.engine_revision:
+        yield f"{event.turn} was answered from KV of another revision"
+    made_for = world.store.attempts[loaded.artifact]
+    elsewhere = made_for == prefill_of(event.turn, event.attempt)
+    if elsewhere != (event.kv_source is KvSource.PREFILLED):
+        yield f"{event.turn} is said to have KV from {event.kv_source}, which {made_for} made"
+    if elsewhere and loaded.producer != pinned.prefill:
+        yield f"{event.turn} was prefilled on {loaded.producer}, and that was to be {pinned.prefill}"
+
+
+def prefill_of(turn: TurnId, attempt: int) -> str:
+    """What another engine calls it."""
+    return f"{turn}.{attempt}.prefill"
 
 
 def _kept(state: Conversation, exchange: Exchange) -> Iterator[str]:
@@ -143,12 +166,16 @@ def _rebuilds(world: World) -> Iterator[str]:
 
 
 def _artifacts(world: World) -> Iterator[str]:
-    """What a plan may offer was made by an attempt that was accepted, on the engine and revision that its row says."""
-    accepted = {
-        f"{row.event.turn}.{row.event.attempt}"
-        for rows in world.server.tables.events.values()
-        for row in rows
-        if isinstance(row.event, TurnCompleted)
+    """What a plan may offer was made by an attempt that was accepted, on the engine and revision that its row says.
+
+    Or of a prompt alone, by the engine that was to prefill it: that is no part of an answer, and stays true if the attempt fails.
+    """
+    events = [row.event for rows in world.server.tables.events.values() for row in rows]
+    accepted = {f"{event.turn}.{event.attempt}" for event in events if isinstance(event, TurnCompleted)}
+    prefilled = {
+        (prefill_of(event.turn, event.attempt), event.prefill)
+        for event in events
+        if isinstance(event, TurnPinned) and event.prefill is not None
     }
     done = {
         row.seen.artifact for row in world.server.tables.rebuilds.values() if row.seen.artifact is not None
@@ -157,7 +184,8 @@ def _artifacts(world: World) -> Iterator[str]:
         for one in rows:
             published = one.published
             attempt = world.store.attempts.get(published.artifact, "")
-            if attempt not in accepted and published.artifact not in done:
+            whose = (attempt, published.producer)
+            if attempt not in accepted and published.artifact not in done and whose not in prefilled:
                 yield f"{published.artifact} of {attempt} is offered, and was never accepted"
             engine = world.engines[BootId(published.producer)]
             if engine.revision != published.revision:

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 PATIENCE_S = 240.0
 TOOLS = Wants(tools='[{"type":"function","name":"look","parameters":{}}]')
 RETRY_S = 0.5
+MUCH = " and so on, at some length"
 
 
 class Outcome(StrEnum):
@@ -69,7 +70,7 @@ class Client:
             ask = Ask(
                 conversation=self.conversation,
                 key=f"k{self._number}.{turn}",
-                text=f"q{self._number}.{turn}",
+                text=f"q{self._number}.{turn}" + MUCH * (random.random() < scenario.long),
                 on_upgrade=random.choice(scenario.policies),
                 revision=self._named(),
                 streamed=random.random() < scenario.streamed,

@@ -53,12 +53,37 @@ def step(name: str, moment: Moment) -> Step:
     return Step(name=name, moment=moment)
 
 
+class Storm(StrEnum):
+    """What befalls all at once."""
+
+    SERVER_AWAY = "server away"
+    SERVER_SLOW = "server slow"
+    STORE_AWAY = "store away"
+    STORE_SLOW = "store slow"
+    STORE_WIPED = "store wiped"
+    DAMAGE = "damage"
+    FORGE = "forge"
+    BROKER_AWAY = "broker away"
+    BROKER_EMPTIED = "broker emptied"
+    BROKER_RESTORED = "broker restored"
+    """From a copy of some time ago: what came since is lost, and what was done since comes again."""
+    WORKERS = "workers die"
+    APIS = "APIs die"
+    BEAT = "the beat dies"
+    ENGINE_STOPS = "engine stops"
+    PREFILL_DIES = "prefill engines die"
+    PREFILL_STOPS = "prefill engines stop"
+    PREFILL_EXCHANGED = "prefill engines come back as another revision's"
+    DECODE_DIES = "decode engines die"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Planned:
-    """A crash at one step, the `nth` time that it is reached."""
+    """At one step, the `nth` time that it is reached: a crash of who is there, or a storm."""
 
     step: Step
     nth: int = 1
+    storm: Storm | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,6 +113,7 @@ class Faults:
     """At which steps something was killed."""
     met: Counter[Step] = field(default_factory=Counter)
     happened: Counter[str] = field(default_factory=Counter)
+    let_loose: Callable[[Storm], None] = lambda _: None
 
     @property
     def active(self) -> bool:
@@ -102,7 +128,11 @@ class Faults:
         for one in steps:
             self.met[one] += 1
         weight = WEIGHT[who.kind]
-        if self._planned_now(steps) or (self.active and self.random.random() < self.rates.crash * weight):
+        planned = self._planned_now(steps)
+        if planned is not None and planned.storm is not None:
+            self.crashed.update(steps)
+            self.let_loose(planned.storm)
+        elif planned is not None or (self.active and self.random.random() < self.rates.crash * weight):
             self.crashed.update(steps)
             self.happened[f"kill {who.kind}"] += 1
             self.say(f"KILL {who.name} {moment} {name}")
@@ -128,7 +158,7 @@ class Faults:
         self.happened[f"{what} {chosen}"] += 1
         return chosen
 
-    def _planned_now(self, steps: Sequence[Step]) -> bool:
+    def _planned_now(self, steps: Sequence[Step]) -> Planned | None:
         if self.planned is None or self.planned.step not in steps:
-            return False
-        return self.met[self.planned.step] == self.planned.nth
+            return None
+        return self.planned if self.met[self.planned.step] == self.planned.nth else None

@@ -21,6 +21,8 @@ class KvStore:
 
     kept: int = 100_000
     away: bool = False
+    slow_s: float = 0.0
+    """That each use of it takes longer."""
     blocks: OrderedDict[BlockName, tuple[BlockHeader, bytes]] = field(default_factory=OrderedDict)
     manifests: OrderedDict[ManifestName, bytes] = field(default_factory=OrderedDict)
     attempts: dict[ArtifactId, str] = field(default_factory=dict)
@@ -72,8 +74,7 @@ class KvStore:
         kinds = ("bytes", "exchange", "lose block", "manifest", "lose manifest", "wipe")
         kind = random.choice(kinds)
         if kind == "wipe" or not self.blocks or not self.manifests:
-            self.blocks.clear()
-            self.manifests.clear()
+            self.wipe()
             return "wipe"
         name = random.choice(list(self.blocks))
         header, payload = self.blocks[name]
@@ -91,6 +92,10 @@ class KvStore:
         else:
             del self.manifests[manifest]
         return kind
+
+    def wipe(self) -> None:
+        self.blocks.clear()
+        self.manifests.clear()
 
     def forge(self, random: Random, revision: RevisionDigest) -> bool:
         """Puts the KV of another revision where that of `revision` is looked for: whole, sealed, and wrong."""

@@ -1,17 +1,22 @@
 """Bugs to plant. Of `FOUND`, the simulation must find each; of `HELD`, each takes one of two guards away, and nothing may go wrong."""
 
+import sys
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from typing import Any
 from unittest.mock import patch
 
-from service import conversation_flow, shift_flow, turn_planning
-from service.api import attempt
-from service.api.attempt import Answer, AttemptLost
+from service import conversation_flow, shift_flow
+from service.api import attempt, prefill_split
+from service.api.attempt import Answer, AttemptLost, Handed
+from service.api.prefill_split import PrefillSplit
 from service.api.turn_records import TurnRecords
-from service.domain import artifact, plan
+from service.domain import artifact, plan, revision
 from service.domain.artifact import RefusalReason
+from service.domain.errors import EngineFailed, RevisionMismatch
+from service.domain.events import KvSource
+from service.domain.plan import EngineRole
 from service.domain.turn import TRANSITIONS, TurnState, advance
 from service.store import rebuilds as store_rebuilds
 from service.store import turns as store_turns
@@ -19,6 +24,7 @@ from service.store.rebuilds import RebuildState
 from tests.simulation import rebuild_rows, wire
 from tests.simulation.engine import Engine
 from tests.simulation.kv_store import KvStore
+from tests.simulation.scenario import Scenario, parted, stormy
 from tests.simulation.store import event_store, rebuilds
 from workers import turn_sweep
 from workers.kv_connector import save_planning
@@ -111,11 +117,43 @@ def a_completed_turn_stays_open() -> Planted:
 
 
 def ids_are_carried_to_another_tokenizer() -> Planted:
-    return (patch.object(turn_planning, "same_text", lambda *_: True),)
+    return _wherever_named(revision.same_text, lambda *_: True)
 
 
 def a_rollout_does_not_move_its_alias() -> Planted:
     return (patch.object(shift_flow, "_lead", lambda *_, **__: None),)
+
+
+def nobody_compares_what_another_engine_prefilled() -> Planted:
+    """Any prefill engine is asked, answers, is believed and read from."""
+    check = attempt.checked
+
+    def published(*given: Any) -> Any:
+        if given[-1].published is None:
+            raise EngineFailed("nothing")
+        return given[-1].published
+
+    def lenient(tried: Any, prompt: Any, evidence: Any) -> Any:
+        try:
+            return check(tried, prompt, evidence)
+        except RevisionMismatch:
+            return evidence
+
+    return (
+        *the_split_asks_an_engine_of_another_revision(),
+        *the_middleware_lets_all_pass(),
+        *an_engine_reads_kv_of_any_revision(),
+        patch.object(prefill_split, "_own", published),
+        patch.object(attempt, "checked", lenient),
+    )
+
+
+def all_kv_is_said_to_be_prefilled_for_it() -> Planted:
+    return (patch.object(attempt, "_source", lambda _, evidence: _said(evidence.loaded)),)
+
+
+def _said(loaded: Any) -> KvSource:
+    return KvSource.NONE if loaded is None else KvSource.PREFILLED
 
 
 FOUND: tuple[Callable[[], Planted], ...] = (
@@ -131,6 +169,8 @@ FOUND: tuple[Callable[[], Planted], ...] = (
     a_completed_turn_stays_open,
     ids_are_carried_to_another_tokenizer,
     a_rollout_does_not_move_its_alias,
+    nobody_compares_what_another_engine_prefilled,
+    all_kv_is_said_to_be_prefilled_for_it,
 )
 
 
@@ -157,7 +197,7 @@ def whatever_is_stored_is_offered() -> Planted:
         planned = plan_turn(artifacts=artifacts, **given)
         return replace(planned, offer=artifacts[0].artifact) if artifacts and planned.engine else planned
 
-    return (patch.object(turn_planning, "plan_turn", offering),)
+    return _wherever_named(plan_turn, offering)
 
 
 def the_middleware_lets_all_pass() -> Planted:
@@ -177,6 +217,49 @@ def a_request_is_run_by_all_who_are_asked() -> Planted:
     )
 
 
+def the_split_asks_an_engine_of_another_revision() -> Planted:
+    """Which refuses before it prefills."""
+    split = plan._split
+
+    def any_revision(asked: Any, planned: Any) -> Any:
+        found = split(asked, planned)
+        others = [
+            engine
+            for engine in asked.able
+            if engine.role is EngineRole.PREFILL and engine.revision != planned.revision
+        ]
+        return replace(found, prefill=others[0]) if found.prefill is not None and others else found
+
+    return (patch.object(plan, "_split", any_revision),)
+
+
+def the_decoding_engine_is_not_told_what_was_prefilled_for_it() -> Planted:
+    """And prefills by itself."""
+    return _handing_over(lambda _, handed: replace(handed, offer=None))
+
+
+def the_decoding_engine_is_told_of_what_was_prefilled_for_others() -> Planted:
+    """It compares tokens by itself."""
+    made: dict[Any, Any] = {}
+
+    def of_others(job: Any, handed: Handed) -> Handed:
+        made[job.conversation] = handed.offer
+        theirs = [offer for conversation, offer in made.items() if conversation != job.conversation]
+        return replace(handed, offer=theirs[-1]) if theirs else handed
+
+    return _handing_over(of_others)
+
+
+def _handing_over(otherwise: Callable[[Any, Handed], Handed]) -> Planted:
+    hand_over = PrefillSplit.hand_over
+
+    async def handed_over(self: PrefillSplit, job: Any, tried: Any, prompt: Any) -> Handed | None:
+        handed = await hand_over(self, job, tried, prompt)
+        return handed if handed is None or not handed.made else otherwise(job, handed)
+
+    return (patch.object(PrefillSplit, "hand_over", handed_over),)
+
+
 HELD: tuple[Callable[[], Planted], ...] = (
     the_scheduler_side_does_not_compare,
     the_worker_side_does_not_compare,
@@ -184,4 +267,25 @@ HELD: tuple[Callable[[], Planted], ...] = (
     the_middleware_lets_all_pass,
     a_running_rebuild_may_be_claimed,
     a_request_is_run_by_all_who_are_asked,
+    the_split_asks_an_engine_of_another_revision,
+    the_decoding_engine_is_not_told_what_was_prefilled_for_it,
+    the_decoding_engine_is_told_of_what_was_prefilled_for_others,
 )
+
+SCENARIOS: dict[Callable[[], Planted], Callable[[int], Scenario]] = {
+    a_damaged_block_is_loaded: stormy,
+    nobody_compares_what_another_engine_prefilled: parted,
+    the_decoding_engine_is_told_of_what_was_prefilled_for_others: parted,
+    the_split_asks_an_engine_of_another_revision: parted,
+    the_decoding_engine_is_not_told_what_was_prefilled_for_it: parted,
+}
+"""In which they show; any other in those of seeds."""
+
+
+def _wherever_named(function: Callable[..., Any], put: Callable[..., Any]) -> Planted:
+    """Flows are moved from one module to another."""
+    return tuple(
+        patch.object(module, function.__name__, put)
+        for name, module in list(sys.modules.items())
+        if name.startswith("service.") and vars(module).get(function.__name__) is function
+    )

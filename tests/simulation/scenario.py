@@ -21,6 +21,8 @@ class Scenario:
     streamed: float
     """Share of turns."""
     scored: float
+    long: float
+    """Share of turns whose prompt is worth a prefill engine's time."""
     terms: float
     """That run in the background, or have a deadline, or end with who listens."""
     tools: float
@@ -31,6 +33,8 @@ class Scenario:
     """Share of turns that name the new revision, from when its rollout begins: they do not wait for a warm-up to be over."""
     engines: int
     """Of each revision."""
+    prefill: int
+    """Of each revision, beside those, that only prefill; with some, the others only decode."""
     apis: int
     pool: int
     rollout_at_s: float
@@ -86,6 +90,8 @@ def of_seed(seed: int) -> Scenario:
         rates=_rates(random, harm),
         storms=0.03 * harm,
         faults_until_s=random.uniform(8.0, 25.0),
+        prefill=random.choice((0, 0, 1, 2)),
+        long=random.choice((0.0, 0.5)),
     )
 
 
@@ -138,6 +144,8 @@ def eventful(seed: int) -> Scenario:
         cancelled=0.1,
         policies=(None,),
         engines=1,
+        prefill=seed // 2 % 2,
+        long=seed // 2 % 2 * 0.3,
         apis=1,
         pool=1,
         rollout_at_s=3.0,
@@ -156,6 +164,26 @@ def eventful(seed: int) -> Scenario:
         ),
         storms=0.0,
         faults_until_s=20.0,
+    )
+
+
+def parted(seed: int) -> Scenario:
+    """Of each revision an engine that prefills what is long, and all of it is, beside all else that goes wrong."""
+    return replace(of_seed(seed), prefill=1, long=1.0, policies=(None,), tokenizer="letters", kv_kept=1000)
+
+
+def divided(seed: int) -> Scenario:
+    """Two revisions with an engine that prefills and one that decodes, and nothing goes wrong but by a plan."""
+    return replace(
+        eventful(seed),
+        prefill=1,
+        long=1.0,
+        terms=0.0,
+        cancelled=0.0,
+        deed="nothing",
+        max_model_len=100_000,
+        token_s=0.0005,
+        rates=Rates(),
     )
 
 

@@ -19,11 +19,13 @@ from sqlalchemy import Connection
 
 from service.domain import canonical
 from service.domain.revision import Descriptor, RevisionDigest
+from service.engine import client
 from service.store import new_ids
 from tests.simulation import clock
 from tests.simulation import store as simulated_store
-from tests.simulation.steps import ROOTS
+from tests.simulation.steps import ROOTS, is_a_loop, is_request, name_of, placed
 from tests.simulation.tables import Session
+from tests.simulation.wire import asking
 
 RUN_HERE = ("service.api.", "workers.")
 """Whose clocks, threads and ids are simulated; service.store keeps its own, which it does not use here."""
@@ -111,6 +113,9 @@ def _replacements() -> Iterator[tuple[int, Callable[..., Any]]]:
         yield id(theirs), _noted(name, ours, theirs)
     for name, function in flow_functions():
         yield id(function), _noted(name, function, function)
+    for _, function in _functions(client):
+        if is_request(function):
+            yield id(function), _asked(function)
     yield id(new_ids.new_id), partial(clock.stored_id, new_ids.new_id)
 
 
@@ -128,18 +133,37 @@ def _in_place_of(module: ModuleType, value: object, replaced: dict[int, Callable
     return clock.Threads if value is threading else None
 
 
-def _noted(name: str, function: Callable[..., Any], real: Callable[..., Any]) -> Callable[..., Any]:
+def _noted(name: str, function: Callable[..., Any], real: FunctionType) -> Callable[..., Any]:
     """So that a transaction can be told by what it did; one of a service that other tests have running is left as it is."""
 
-    @wraps(function)
+    @wraps(real)
     def noted(conn: Any, *args: Any, **kwargs: Any) -> Any:
         if isinstance(conn, Connection):
             return real(conn, *args, **kwargs)
         if isinstance(conn, Session):
             conn.calls.append(name)
+            if is_a_loop(caller := _caller()):
+                conn.calls.append(placed(real, caller))
         return function(conn, *args, **kwargs)
 
     return noted
+
+
+def _asked(function: FunctionType) -> Callable[..., Any]:
+    """So that a request can be told by who sends it."""
+
+    @wraps(function)
+    def asked(*args: Any, **kwargs: Any) -> Any:
+        if is_a_loop(caller := _caller()):
+            asking.set((name_of(function), placed(function, caller)))
+        return function(*args, **kwargs)
+
+    return asked
+
+
+def _caller() -> str:
+    """Of the wrapper that asks: the name of a module."""
+    return str(sys._getframe(2).f_globals["__name__"])
 
 
 def _product() -> list[ModuleType]:

@@ -5,9 +5,9 @@ from contextlib import ExitStack
 
 import pytest
 
-from tests.simulation.mutations import FOUND, HELD, Planted, a_damaged_block_is_loaded
+from tests.simulation.mutations import FOUND, HELD, SCENARIOS, Planted
 from tests.simulation.run import run_seed
-from tests.simulation.scenario import of_seed, stormy
+from tests.simulation.scenario import of_seed
 from tests.simulation.substitution import simulated
 
 WITHIN_SEEDS = 100
@@ -25,7 +25,7 @@ def test_a_planted_bug_is_found(plant: Callable[[], Planted]) -> None:
     with ExitStack() as planted:
         for one in plant():
             planted.enter_context(one)
-        scenario = stormy if plant is a_damaged_block_is_loaded else of_seed
+        scenario = SCENARIOS.get(plant, of_seed)
         assert any(run_seed(seed, scenario=scenario(seed)).violations for seed in range(WITHIN_SEEDS))
 
 
@@ -35,5 +35,5 @@ def test_without_one_guard_the_other_holds(plant: Callable[[], Planted]) -> None
         for one in plant():
             planted.enter_context(one)
         for seed in range(HELD_FOR_SEEDS):
-            verdict = run_seed(seed)
+            verdict = run_seed(seed, scenario=SCENARIOS.get(plant, of_seed)(seed))
             assert not verdict.violations, verdict.how_to_rerun

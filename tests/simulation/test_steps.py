@@ -1,10 +1,11 @@
 """Something is killed at each step of the code, before it and after it, and what must hold holds: also at a step that is new."""
 
 from collections.abc import Iterator
+from itertools import cycle
 
 import pytest
 
-from tests.simulation.faults import Planned, Step
+from tests.simulation.faults import Planned, Step, Storm
 from tests.simulation.run import run_seed
 from tests.simulation.scenario import eventful
 from tests.simulation.steps import all_steps
@@ -12,6 +13,8 @@ from tests.simulation.substitution import simulated
 
 LOOKED_AT = 60
 """Seeds in which each step is looked for."""
+OF_THE_BROKER = (Storm.BROKER_EMPTIED, Storm.BROKER_AWAY, Storm.BROKER_RESTORED)
+"""By turns: two of them meet each step, one before it and one after it."""
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -45,3 +48,12 @@ def test_a_crash_at_any_step_loses_and_doubles_nothing(reached: dict[Step, int])
         verdict = run_seed(seed, scenario=eventful(seed), planned=Planned(step=step))
         assert step in verdict.crashed
         assert not verdict.violations, f"killed {step}, eventful({seed})"
+
+
+def test_a_broker_that_is_away_emptied_or_restored_at_any_step_loses_and_doubles_nothing(
+    reached: dict[Step, int],
+) -> None:
+    for (step, seed), storm in zip(sorted(reached.items(), key=str), cycle(OF_THE_BROKER), strict=False):
+        verdict = run_seed(seed, scenario=eventful(seed), planned=Planned(step=step, storm=storm))
+        assert step in verdict.crashed
+        assert not verdict.violations, f"{storm} {step}, eventful({seed})"

@@ -3,6 +3,7 @@
 import asyncio
 import json
 from collections.abc import AsyncIterator, Callable
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -11,6 +12,7 @@ import httpx
 
 from service.domain.artifact import BootId
 from service.domain.evidence import BOOT_HEADER, REVISION_HEADER
+from service.domain.plan import EngineRole
 from service.domain.revision import Descriptor
 from service.engine import protocol
 from tests.engines.simulated import FIRST_WORD, text_of
@@ -23,6 +25,11 @@ from tests.simulation.process import Process
 OTHER = 0x1000
 """By which the other tokenizer's letters are moved."""
 FAULTS_OF_AN_ENGINE = ("die", "hang", "abort", "cut", "forget", "skew")
+SAVING_S = 5
+"""Times the network's latency."""
+
+asking: ContextVar[tuple[str, ...]] = ContextVar("asking", default=())
+"""The steps that whoever sends a request is at."""
 
 
 @dataclass(slots=True)
@@ -30,11 +37,13 @@ class Host:
     """An address, and the engine that answers there now."""
 
     address: str
+    own: Descriptor
+    """What is started here, unless something else is by mistake."""
+    role: EngineRole
     engine: Engine | None
     process: Process
-    draining: bool = False
-    forgets: bool = False
-    """All evidence, as after a restart of its front."""
+    mistaken: Descriptor | None = None
+    """What is started here next."""
     saves: set["asyncio.Task[None]"] = field(default_factory=set)
 
     @property
@@ -57,9 +66,9 @@ class Network:
     async def ask(self, process: Process, request: Request) -> Response:
         """Raises: httpx.TransportError."""
         path = request.path
-        name = _step(path)
+        names = _steps(path)
         await process.gate()
-        if self.faults.meet(process, [f"engine.{name}"], Moment.BEFORE).value != "go on":
+        if self.faults.meet(process, names, Moment.BEFORE).value != "go on":
             await process.gate()
             raise httpx.ConnectError("cut off")
         await asyncio.sleep(self.faults.latency_s())
@@ -69,7 +78,7 @@ class Network:
             raise httpx.ConnectError("refused")
         self.requests += 1
         response = await self._answered(host, request, path)
-        if self.faults.meet(process, [f"engine.{name}"], Moment.AFTER).value != "go on":
+        if self.faults.meet(process, names, Moment.AFTER).value != "go on":
             await process.gate()
             raise httpx.ReadError("cut off")
         await process.gate()
@@ -138,6 +147,10 @@ class Network:
             return Response(400, {"error": {"message": "the prompt is too long"}})
         await asyncio.sleep(self.faults.latency_s() + self.token_s * len(body["token_ids"]))
         await _patient(host, request)
+        if engine.store.slow_s:
+            await asyncio.sleep(engine.store.slow_s)
+        if host.up is not engine:
+            raise httpx.ReadError("the engine is gone")
         try:
             begun, output = engine.begin(body)
         except LoadFailed as failed:
@@ -155,7 +168,7 @@ class Network:
             return
 
         async def save() -> None:
-            await asyncio.sleep(self.faults.latency_s() * 5)
+            await asyncio.sleep(self.faults.latency_s() * SAVING_S + engine.store.slow_s)
             await host.process.gate()
             engine.save(begun, job)
 
@@ -208,8 +221,9 @@ async def _patient(host: Host, request: Request) -> None:
         raise httpx.ReadError("the engine is gone")
 
 
-def _step(path: str) -> str:
-    return "attempts" if path.startswith(protocol.ATTEMPTS_PATH) else path.rpartition("/")[2]
+def _steps(path: str) -> list[str]:
+    kind = "attempts" if path.startswith(protocol.ATTEMPTS_PATH) else path.rpartition("/")[2]
+    return [f"engine.{kind}", *asking.get()]
 
 
 def _mismatch(engine: Engine, request: Request) -> Response | None:

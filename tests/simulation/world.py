@@ -1,4 +1,4 @@
-"""One run: everything is started, talked to, broken, mended, waited for, and looked at."""
+"""One run: everything is started, talked to, broken, mended, and waited for."""
 
 import asyncio
 from collections.abc import Callable, Coroutine
@@ -20,30 +20,19 @@ from tests.simulation.actors import SETTINGS, Api, Beat, PoolChild, Site
 from tests.simulation.broker import Broker
 from tests.simulation.clients import Client, Operator
 from tests.simulation.engine import Engine
-from tests.simulation.faults import Faults, Planned
+from tests.simulation.faults import Faults, Planned, Storm
 from tests.simulation.kv_store import KvStore
 from tests.simulation.loop import VirtualLoop
 from tests.simulation.process import AsyncDatabase, Process, Server
 from tests.simulation.scenario import Scenario
 from tests.simulation.tables import Session, Tables
+from tests.simulation.weather import STORMS, strike
 from tests.simulation.wire import Host, Network
 
 QUEUES = (RebuildQueue.INTERACTIVE, RebuildQueue.BACKGROUND)
 SETTLE_S = 300.0
 """After the faults: within this every turn has ended, and every rebuild."""
 TICK_S = 2.0
-STORMS = (
-    "server away",
-    "server slow",
-    "store away",
-    "damage",
-    "forge",
-    "forget",
-    "worker",
-    "engine stops",
-    "api",
-    "beat",
-)
 
 
 class World:
@@ -62,6 +51,7 @@ class World:
         self.faults = Faults(
             self.random, scenario.rates, loop.time, self.say, planned, scenario.faults_until_s
         )
+        self.faults.let_loose = self._let_loose
         self.server = Server(Tables(), self.faults, watchers=[self._committed])
         self.store = KvStore(kept=scenario.kv_kept)
         self.network = Network(self.faults, max_model_len=scenario.max_model_len, token_s=scenario.token_s)
@@ -151,9 +141,12 @@ class World:
             by="op",
             now=now,
         )
-        for number in range(self.scenario.engines):
-            self._host(f"old{number}", self.old)
-            self._host(f"new{number}", self.new)
+        # With engines that only prefill, the others only decode.
+        prefill, engines = self.scenario.prefill, self.scenario.engines
+        role = EngineRole.DECODE if prefill else EngineRole.BOTH
+        for number in range(engines + prefill):
+            for own in (self.old, self.new):
+                self._host(number, own, role if number < engines else EngineRole.PREFILL)
         for _ in range(self.scenario.apis):
             self.spawn(self._keep_up(self._api))
         for _ in range(self.scenario.pool):
@@ -184,17 +177,17 @@ class World:
         self.spawn(beat.run())
         return beat.process
 
-    def _host(self, name: str, own: Descriptor) -> None:
-        address = f"http://{name}:8000"
-        host = Host(address, None, self._process("engine"))
+    def _host(self, number: int, own: Descriptor, role: EngineRole) -> None:
+        address = f"http://{own.kv.weights}-{number}:8000"
+        host = Host(address, own, role, None, self._process("engine"))
         host.process.kill()
         self.network.hosts[address] = host
-        self.spawn(self._keep_engine(host, own))
+        self.spawn(self._keep_engine(host))
 
-    async def _keep_engine(self, host: Host, own: Descriptor) -> None:
+    async def _keep_engine(self, host: Host) -> None:
         """As a launcher does: each start is another boot, and now and then of other weights."""
         while True:
-            weights = own
+            weights, host.mistaken = host.mistaken or host.own, None
             if self.faults.active and self.random.random() < self.scenario.rates.engine * 3:
                 weights = self.random.choice((self.old, self.new))
             host.process = self._process("engine")
@@ -214,7 +207,7 @@ class World:
         new = NewEngine(
             boot=engine.boot,
             address=host.address,
-            role=EngineRole.BOTH,
+            role=host.role,
             descriptor=engine.own,
             expected=None,
         )
@@ -245,44 +238,25 @@ class World:
             await asyncio.sleep(0.5)
             struck = self.faults.strikes(self.scenario.storms, "storm", STORMS)
             if struck is not None:
-                self.say(f"STORM {struck}")
-                self._strike(struck)
+                self._let_loose(Storm(struck))
 
-    def _strike(self, struck: str) -> None:
-        for_s = self.random.random() * 6
-        match struck:
-            case "server away":
-                self.server.away_until_s = self.loop.time() + for_s
-            case "server slow":
-                self.server.slow_s = self.random.random() * 2
-                self.loop.call_later(for_s, setattr, self.server, "slow_s", 0.0)
-            case "store away":
-                self.store.away = True
-                self.loop.call_later(for_s, setattr, self.store, "away", False)
-            case "damage":
-                self.say(f"damage: {self.store.damage(self.random)}")
-            case "forge":
-                self.store.forge(self.random, self.random.choice(self.revisions))
-            case "forget":
-                self.broker.forget_everything()
-            case "worker" | "api" | "beat":
-                for process in self.processes:
-                    if process.kind == struck and process.alive:
-                        process.kill()
-            case _:
-                host = self.random.choice(list(self.network.hosts.values()))
-                host.process.stopped_until_s = self.loop.time() + for_s * 2
+    def _let_loose(self, storm: Storm) -> None:
+        self.say(f"STORM {storm}")
+        strike(self, storm)
 
     def _mend(self) -> None:
         self.say("MEND")
         self.faults.over = True
-        self.server.away_until_s, self.server.slow_s, self.store.away = 0.0, 0.0, False
+        self.server.away_until_s, self.server.slow_s = 0.0, 0.0
+        self.store.away, self.store.slow_s = False, 0.0
+        self.broker.come_back()
         for process in self.processes:
             process.stopped_until_s = min(process.stopped_until_s, self.loop.time())
-        for number, host in enumerate(self.network.hosts.values()):
+        for host in self.network.hosts.values():
             # One of each revision is ready in the end, and none of another than its place says.
-            wanted = self.revisions[number % 2]
-            if host.engine is not None and (host.engine.revision != wanted or self._withdrawn(host)):
+            host.mistaken = None
+            engine = host.engine
+            if engine is not None and (engine.revision != host.own.digest or self._withdrawn(host)):
                 host.process.kill()
 
     def _withdrawn(self, host: Host) -> bool:
