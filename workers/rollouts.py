@@ -2,7 +2,6 @@
 
 import logging
 from collections.abc import Callable
-from datetime import UTC, datetime
 
 from sqlalchemy import Engine
 from sqlalchemy.exc import DBAPIError
@@ -41,7 +40,7 @@ def _step(database: Engine, rollout: RolloutId, warm_min_tokens: int) -> list[st
         return rollout_advance_flow.advance(
             conn,
             rollout,
-            now=datetime.now(UTC),
+            now=rollouts.clock(conn),
             new_id=new_id,
             warm_min_tokens=warm_min_tokens,
         )

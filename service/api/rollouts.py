@@ -89,8 +89,9 @@ async def start(request: Request, service: ServiceOf, principal: Operator) -> di
     by = body.by or principal.key_id
 
     def begun(conn: Connection) -> Progress:
-        rollout_command_flow.start(conn, wanted, rollout, by=by, now=service.clock())
-        return rollout_advance_flow.progress(conn, rollout, service.clock())
+        now = rollouts.clock(conn)
+        rollout_command_flow.start(conn, wanted, rollout, by=by, now=now)
+        return rollout_advance_flow.progress(conn, rollout, now)
 
     return _object(await service.database.run(begun))
 
@@ -121,7 +122,7 @@ async def move(
     rollout, successor = RolloutId(rollout_id), RolloutId(service.new_id("ro_"))
 
     def moved(conn: Connection) -> Progress:
-        now = service.clock()
+        now = rollouts.clock(conn)
         match how:
             case "pause":
                 after = rollout_command_flow.pause(conn, rollout, now=now, **why)
@@ -183,7 +184,7 @@ async def _told(service: Service, rollout: RolloutId, after: int) -> list[dict[s
 
 async def _progress(service: Service, rollout: RolloutId) -> Progress:
     return await service.database.run(
-        lambda conn: rollout_advance_flow.progress(conn, rollout, service.clock())
+        lambda conn: rollout_advance_flow.progress(conn, rollout, rollouts.clock(conn))
     )
 
 

@@ -41,6 +41,12 @@ class Standing:
     ended_at: datetime | None
 
 
+def clock(conn: Connection) -> datetime:
+    """The database's: what holds for a time holds for as long by whichever process moves it, though their clocks differ."""
+    now: datetime = conn.execute(select(CLOCK)).scalar_one()
+    return now
+
+
 def start(conn: Connection, started: RolloutStarted, *, now: datetime) -> Standing:
     """Raises: Conflict: the alias is in a rollout already; names it."""
     stream = _stream(started.rollout)

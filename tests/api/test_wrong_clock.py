@@ -8,6 +8,7 @@ import pytest
 
 from service.api import app
 from service.store.integrity import Walked, verify
+from tests.api.rolling import advance, look
 from tests.api.stack import Stack, eventually
 from tests.engines.simulated import SimulatedEngine
 from workers.turn_sweep import fail_overdue, settle_orphans
@@ -94,3 +95,21 @@ def test_after_an_upgrade_it_has_the_history_rebuilt_and_the_next_turn_reuses_it
     assert stack.http.post(f"{amiss}/v1/responses", json=body).json()["kv"]["source"] == "rebuilt"
     stack.await_artifacts(chat, 2)
     assert stack.ask("three", conversation=chat)["kv"]["source"] == "reused"
+
+
+def test_a_rollout_that_it_started_and_took_up_again_is_as_old_by_every_other(
+    stack: Stack, amiss: str
+) -> None:
+    new = stack.start_engine("b")
+    asked = {"alias": "production", "to": new.revision, "shift": [50, 100], "hold_s": [600, 0]}
+    started = stack.admin.post(f"{amiss}/admin/rollouts", json=asked).json()
+    assert started["age_s"] < 300
+    rollout = started["rollout"]
+    assert abs(look(stack, rollout)["age_s"]) < 300
+    for _ in range(2):
+        advance(stack)
+    for how in ("pause", "resume"):
+        stack.admin.post(f"{amiss}/admin/rollouts/{rollout}/{how}", json={}).raise_for_status()
+    advance(stack)
+    assert (held := look(stack, rollout))["percent"] == 50
+    assert 300 < held["eta_s"] <= 600

@@ -1,6 +1,7 @@
 """A worker whose clock is wrong beside one whose clock is right: it takes nothing from it, and does its own work."""
 
 import os
+import signal
 from pathlib import Path
 
 import pytest
@@ -8,10 +9,13 @@ from sqlalchemy import Engine, text
 
 from service.domain.plan import RebuildQueue
 from service.queue import Doorbell
+from service.store import rollouts
+from service.store.rollouts import Standing
 from stack.valkey import EmbeddedValkey
 from tests.workers.celery_worker import until
 from tests.workers.conftest import NewWorker
 from tests.workers.prefill_engine import PrefillEngine
+from tests.workers.rolling import ROLLOUT, begin
 from tests.workers.waiting import Waiting, make_waiting
 
 BEHIND_S, AHEAD_S = -3600, 90_000
@@ -58,6 +62,13 @@ def ring(broker: EmbeddedValkey, waiting: Waiting) -> None:
     doorbell.close()
 
 
+def set_amiss(monkeypatch: pytest.MonkeyPatch, where: Path, amiss_s: int) -> None:
+    """Of every process that is started from now on."""
+    (where / "sitecustomize.py").write_text(AMISS)
+    monkeypatch.setenv("CLOCK_AMISS_S", str(amiss_s))
+    monkeypatch.setenv("PYTHONPATH", f"{where}:{os.environ.get('PYTHONPATH', '')}")
+
+
 def hours_amiss(store: Engine, waiting: Waiting) -> float:
     """Of whoever recorded its KV, by the database's clock."""
     query = text(
@@ -83,9 +94,7 @@ def test_a_worker_whose_clock_is_wrong_leaves_anothers_rebuild_alone_and_does_it
     held = make_waiting(store)
     ring(broker, held)
     assert prefiller.begun.acquire(timeout=PATIENCE_S)
-    (tmp_path / "sitecustomize.py").write_text(AMISS)
-    monkeypatch.setenv("CLOCK_AMISS_S", str(amiss_s))
-    monkeypatch.setenv("PYTHONPATH", f"{tmp_path}:{os.environ.get('PYTHONPATH', '')}")
+    set_amiss(monkeypatch, tmp_path, amiss_s)
     new_worker().start(concurrency=1)
     its_own = make_waiting(store)
     ring(broker, its_own)
@@ -97,3 +106,27 @@ def test_a_worker_whose_clock_is_wrong_leaves_anothers_rebuild_alone_and_does_it
     assert len(prefiller.prefills) == 2
     assert round(hours_amiss(store, its_own)) == round(amiss_s / 3600)
     assert round(hours_amiss(store, held)) == 0
+
+
+def test_a_hold_is_as_long_by_a_beat_whose_clock_is_ahead(
+    store: Engine,
+    prefiller: PrefillEngine,
+    new_worker: NewWorker,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def standing() -> Standing:
+        with store.begin() as conn:
+            return rollouts.find(conn, ROLLOUT)
+
+    begin(store, warm=0, hold_s=3600)
+    first = new_worker()
+    first.start(concurrency=1)
+    until(lambda: "is held for another" in (standing().waiting or ""), "the share is held", PATIENCE_S)
+    first.signal_tree(signal.SIGKILL)
+    told = standing()
+    set_amiss(monkeypatch, tmp_path, AHEAD_S)
+    new_worker().start(concurrency=1)
+    until(lambda: standing() != told, "the other has come by", PATIENCE_S)
+    assert standing().rollout == told.rollout
+    assert "is held for another 35" in (standing().waiting or "")

@@ -33,6 +33,10 @@ def start(conn: Session, started: RolloutStarted, *, now: datetime) -> Standing:
     return standing
 
 
+def clock(conn: Session) -> datetime:
+    return conn.now
+
+
 def lock(conn: Session, rollout: RolloutId, *, wait: bool = True) -> Standing | None:
     return conn.tables.rollouts.get(rollout)
 
