@@ -14,6 +14,7 @@ from typing import Any
 from bench.api_added import added_figures
 from bench.api_idle import idle_figures
 from bench.api_memory import soak_figures, stream_figures
+from bench.api_rows import rows
 from bench.api_service import BenchService, running_service
 from bench.api_steps import traced_service
 from bench.store import say_load
@@ -61,6 +62,7 @@ def main() -> None:
     finally:
         shutil.rmtree(folder, ignore_errors=True)
     say_load("after")
+    print("\n".join(rows(found)))
     print(json.dumps({name: found.get(name) for name in HEADLINE} | found))
 
 

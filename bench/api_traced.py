@@ -70,7 +70,7 @@ class Traced:
 
 
 def watch_database() -> None:
-    plain = Database.run
+    plain, looked = Database.run, Database.look
 
     @functools.wraps(plain)
     async def run(self: Database, transaction: Callable[[Any], Any], **named: Any) -> Any:
@@ -85,7 +85,18 @@ def watch_database() -> None:
         mark("transaction committed")
         return result
 
+    async def look(self: Database, read: Callable[[Any], Any]) -> Any:
+        def inner(conn: Any) -> Any:
+            mark("look begun")
+            result = read(conn)
+            mark("look done")
+            return result
+
+        mark("look asked")
+        return await looked(self, inner)
+
     patch.object(Database, "run", run).start()
+    patch.object(Database, "look", look).start()
 
 
 def watch_engine() -> None:

@@ -1,6 +1,7 @@
 """`python -m service`: migrates, then serves; `python -m service bootstrap` makes a tenant and its keys."""
 
 import argparse
+import gc
 import json
 import os
 import secrets
@@ -68,6 +69,9 @@ def serve(settings: Settings) -> None:
         timeout_keep_alive=IDLE_CONNECTION_S,
         timeout_graceful_shutdown=int(settings.shutdown_s) + 1,
     )
+    # What stands now stands to the end: looked through for garbage again and again, it would hold up whoever is being answered.
+    gc.collect()
+    gc.freeze()
     try:
         uvicorn.Server(config).run(sockets=[listener])
     finally:

@@ -28,6 +28,7 @@ from service.domain.head import Head, LastAnswer, Standing, advance_head, head_o
 from service.domain.limits import NO_LIMITS, Limits
 from service.domain.new_items import NewId, NewItem, NewMessage, NewReasoning, accept_item
 from service.domain.terms import OnDisconnect
+from service.domain.transcript import Transcript, transcribe
 from service.domain.turn import Turn, advance
 from service.fork_flow import ForkPoint, Opening
 from service.store import ancestry, event_store, heads, tenants, turns
@@ -74,6 +75,8 @@ class Begun:
 
     head: Head
     stored: StoredTurn
+    transcript: Transcript | None = None
+    """Where it is known without having been read: of a conversation in which nothing was said before."""
 
 
 def create_conversation(
@@ -185,7 +188,12 @@ def _begun(
         created_at=now,
         completed_at=None,
     )
-    return Begun(head=reduce(advance_head, events, before), stored=stored)
+    said_nothing = before.version <= 1 and not before.ancestors
+    return Begun(
+        head=reduce(advance_head, events, before),
+        stored=stored,
+        transcript=transcribe(events) if said_nothing else None,
+    )
 
 
 def _run(request: TurnRequest) -> turns.Run:

@@ -2,6 +2,7 @@
 
 import asyncio
 from datetime import datetime
+from typing import TYPE_CHECKING
 
 from sqlalchemy import Connection
 from sqlalchemy.exc import DBAPIError
@@ -13,6 +14,9 @@ from service.store import turns
 from service.turn_flow import NotPinned, Pinned, plan_attempt
 from service.turn_request import TurnRequest
 
+if TYPE_CHECKING:
+    from service.api.prompt import Prompt
+
 LOOK_AGAIN_S = (0.1, 0.5, 1.0)
 
 
@@ -21,7 +25,8 @@ async def accept(service: Service, wanted: TurnRequest) -> Taken:
 
     Raises: as `accept_turn` and `plan_attempt`, and DBAPIError.
     """
-    committing = False
+    committing, made = False, None
+    prompts: list[asyncio.Task[Prompt]] = []
 
     def taken(conn: Connection) -> Taken:
         nonlocal committing
@@ -36,16 +41,23 @@ async def accept(service: Service, wanted: TurnRequest) -> Taken:
             new_id=service.new_id,
         )
         plan = _first_plan(conn, service, wanted, accepted, now)
+        prompt = service.runner.begin_prompt(plan)
+        prompts.extend([] if prompt is None else [prompt])
         committing = True
-        return Taken(accepted=accepted, plan=plan)
+        return Taken(accepted=accepted, plan=plan, prompt=prompt)
 
     try:
-        return await service.database.run(taken)
+        made = await service.database.run(taken)
     except DBAPIError:
         found = await _committed(service, wanted) if committing else None
         if found is None:
             raise
         return Taken(accepted=found)
+    finally:
+        for prompt in prompts:
+            if made is None or prompt is not made.prompt:
+                prompt.cancel()
+    return made
 
 
 def _first_plan(
@@ -65,6 +77,7 @@ def _first_plan(
         now=now,
         new_id=service.new_id,
         head=accepted.begun.head,
+        transcript=accepted.begun.transcript,
     )
 
 

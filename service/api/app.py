@@ -43,7 +43,6 @@ from service.domain.events import TurnId
 from service.domain.plan import RebuildQueue
 from service.engine.engine_http import EngineHttp
 from service.settings import Settings
-from service.store.connection import make_async_engine
 from service.store.new_ids import new_id
 
 ROUTED = (
@@ -90,12 +89,10 @@ def create_app(
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
-        database = Database(
-            make_async_engine(
-                settings.database_url.get_secret_value(),
-                application_name="everturn-api",
-                pool_size=settings.pool_size,
-            )
+        database = Database.at(
+            settings.database_url.get_secret_value(),
+            application_name="everturn-api",
+            pool_size=settings.pool_size,
         )
         metrics = Metrics()
         owner = new_id("api_")

@@ -131,10 +131,12 @@ async def run_attempt(
     attempt: Attempt,
     on_text: Callable[[str], None],
     hand_over: HandOver | None = None,
+    begun: Awaitable[Prompt] | None = None,
 ) -> Answer:
     """Args:
     on_text: called with the answer's line so far, at every chunk.
     hand_over: has the prompt prefilled elsewhere, where that was planned and is worth it.
+    begun: the prompt, where its engine has been asked for it.
 
     Raises:
         AttemptLost: and another attempt may answer.
@@ -143,9 +145,7 @@ async def run_attempt(
     text, output, finish, prompt = "", list[int](), "", NOTHING
     scores, telling = list[TokenLogprob](), Telling()
     try:
-        prompt = await render_prompt(
-            http, attempt.engine, attempt.transcript, attempt.carried, attempt.turn.started
-        )
+        prompt = await (begun or _rendered(http, attempt))
         handed = None if hand_over is None else await hand_over(attempt, prompt)
         if handed is not None:
             attempt = replace(attempt, handed=handed, note=handed.note)
@@ -190,6 +190,10 @@ async def run_attempt(
         scored=_scored(attempt, scores, finish),
         parsed=parsed,
     )
+
+
+def _rendered(http: EngineHttp, attempt: Attempt) -> Awaitable[Prompt]:
+    return render_prompt(http, attempt.engine, attempt.transcript, attempt.carried, attempt.turn.started)
 
 
 async def _parsed(

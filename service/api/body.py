@@ -1,11 +1,12 @@
 """Request bodies: bounded before they are held, JSON and nothing else, and checked field by field."""
 
 import json
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
+from functools import cache
 from math import isfinite
-from typing import Any, TypeVar
+from typing import Any, TypeVar, get_args
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
 from starlette.requests import Request
 
 from service.domain.errors import InvalidInput
@@ -17,9 +18,35 @@ Body = TypeVar("Body", bound="StrictBody")
 
 
 class StrictBody(BaseModel):
-    """Nothing is converted, and nothing unknown is let through."""
+    """Nothing is converted, and nothing unknown is let through. To JSON, and so to a schema, 3.0 is as whole a number as 3."""
 
     model_config = ConfigDict(strict=True, extra="forbid", frozen=True, allow_inf_nan=False)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _whole_numbers(cls, given: Any) -> Any:
+        if not isinstance(given, dict):
+            return given
+        return given | {name: _whole(given[name]) for name in _whole_fields(cls) if name in given}
+
+
+@cache
+def _whole_fields(kind: type[StrictBody]) -> tuple[str, ...]:
+    """Those that take whole numbers, or lists of them, and no others."""
+    kinds = {name: frozenset(_kinds(field.annotation)) for name, field in kind.model_fields.items()}
+    return tuple(name for name, taken in kinds.items() if int in taken and float not in taken)
+
+
+def _kinds(annotation: Any) -> Iterator[Any]:
+    yield annotation
+    for inner in get_args(annotation):
+        yield from _kinds(inner)
+
+
+def _whole(value: Any) -> Any:
+    if isinstance(value, list):
+        return [_whole(one) for one in value]
+    return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
 async def read_object(

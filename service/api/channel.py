@@ -47,7 +47,7 @@ class TurnChannel:
         self._plans_known: set[int] = set()
         """Of these attempts."""
         self._told = 0
-        self._moved = asyncio.Event()
+        self._waiters: list[asyncio.Future[bool]] = []
 
     def note(self, note: str) -> None:
         if note != self.view.note:
@@ -112,11 +112,18 @@ class TurnChannel:
         """Waits until there is more to see than `seen`; False where nothing came in time."""
         if self.view is not seen:
             return True
+        # A future and a timer: an event, a timeout or a task for each word of each stream cost more than its JSON.
+        loop = asyncio.get_running_loop()
+        waiter: asyncio.Future[bool] = loop.create_future()
+        timer = None if timeout_s is None else loop.call_later(timeout_s, _over, waiter, False)
+        self._waiters.append(waiter)
         try:
-            await asyncio.wait_for(self._moved.wait(), timeout_s)
-        except TimeoutError:
-            return False
-        return True
+            return await waiter
+        finally:
+            if timer is not None:
+                timer.cancel()
+            if waiter in self._waiters:
+                self._waiters.remove(waiter)
 
     async def ended(self) -> View:
         while not self.view.ended:
@@ -134,5 +141,11 @@ class TurnChannel:
 
     def _set(self, view: View) -> None:
         self.view = view
-        self._moved.set()
-        self._moved = asyncio.Event()
+        waiters, self._waiters = self._waiters, []
+        for waiter in waiters:
+            _over(waiter, True)
+
+
+def _over(waiter: "asyncio.Future[bool]", moved: bool) -> None:
+    if not waiter.done():
+        waiter.set_result(moved)

@@ -88,6 +88,13 @@ def _parts(message: object, place: str) -> Iterator[_Part]:
         yield _Part(document=message, place=place)
         return
     kept = {key: value for key, value in message.items() if value is not None and value != []}
+    if "name" in kept:
+        raise InvalidInput(
+            f"'{place}.name' is not supported: items have no names, and few chat templates would show one. "
+            f"Say in '{place}.content' who speaks.",
+            f"{place}.name",
+            "unsupported_parameter",
+        )
     if isinstance(kept.get("content"), list):
         kept["content"] = [
             part | {"type": "input_text"} if isinstance(part, dict) and part.get("type") == "text" else part

@@ -1,5 +1,6 @@
 """The token ids that an attempt is asked with: rendered by its engine, after the stored window where there is one."""
 
+import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import takewhile
@@ -13,6 +14,7 @@ from service.domain.transcript import Transcript, frame_of
 from service.engine import client
 from service.engine.engine_http import EngineHttp
 from service.engine.protocol import PLAIN, Carried, Form, Rendered, RenderMode
+from service.turn_flow import Pinned
 
 KEPT_SHARE = 0.75
 """Of the context, at most, that a window holds after its oldest items were left out: so that the next turns extend it."""
@@ -71,6 +73,27 @@ async def render_prompt(
     if context is None or len(prompt.token_ids) <= _room(context, started):
         return prompt
     return await _fitting(http, engine, transcript, started, context)
+
+
+def begin_prompt(http: EngineHttp, plan: Pinned) -> "asyncio.Task[Prompt] | None":
+    """Of an attempt whose turn is still being committed: an engine that renders changes nothing, and a prompt is dropped with its turn.
+
+    None where the history has to be rebuilt first. Raises, for who waits for it, as `render_prompt`.
+    """
+    transcript = plan.transcript
+    if transcript is None:
+        return None
+    carried = carried_window(transcript) if plan.pinned.carry_tokens else None
+    started = plan.head.turns[plan.pinned.turn].started
+    begun = asyncio.create_task(render_prompt(http, plan.engine, transcript, carried, started))
+    begun.add_done_callback(_looked_at)
+    return begun
+
+
+def _looked_at(begun: "asyncio.Task[Prompt]") -> None:
+    """Nobody may wait for it any more, and asyncio would complain of an error that nobody saw."""
+    if not begun.cancelled():
+        begun.exception()
 
 
 def _whole(rendered: Rendered) -> Prompt:

@@ -77,8 +77,7 @@ async def create(request: Request, service: ServiceOf, tenant: TenantOf) -> Resp
         channel = runner.watch(tenant.id, turn)
     if body.stream:
         begun = _pinned(taken)
-        if begun is None:
-            await _settled(channel)
+        await (_settled(channel) if begun is None else runner.get_going())
         return await stream_of(service, tenant.id, turn, channel, after=None, begun=begun)
     view = await listen(request, channel, lambda: runner.left(turn))
     return await _answer(service, tenant, turn, view, channel.answered)

@@ -12,6 +12,7 @@ from service.api.attempt import Attempt
 from service.api.channel import TurnChannel
 from service.api.database import Database
 from service.api.metrics import Metrics
+from service.api.prompt import Prompt
 from service.api.rebuild_wait import Ring
 from service.conversation_flow import Accepted, StoredTurn
 from service.domain.artifact import BootId
@@ -62,6 +63,8 @@ class Taken:
     accepted: Accepted
     plan: Pinned | NotPinned | None = None
     """Of its first attempt; None for a turn that is not this process's to run, and where it is not known any more."""
+    prompt: asyncio.Task[Prompt] | None = None
+    """Of that attempt, which its engine was asked for meanwhile."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -84,6 +87,8 @@ class Job:
     """As it was recorded, where this process accepted it."""
     plan_made: Pinned | NotPinned | None = None
     """With its acceptance, and not gone by yet."""
+    prompt: asyncio.Task[Prompt] | None = None
+    """As of `Taken`, until the first attempt has it."""
     answering: bool = False
     attempt: Attempt | None = None
     """The last."""

@@ -70,12 +70,14 @@ class TurnLoop:
             except RebuildWithdrawn as withdrawn:
                 last = withdrawn
                 continue
+            begun, job.prompt = job.prompt, None
             try:
                 answer = await run_attempt(
                     self._tools.http,
                     attempt,
                     lambda text: self._on_text(job, text),
                     lambda attempt, prompt: self._split.hand_over(job, attempt, prompt),
+                    begun,
                 )
             except AttemptLost as lost:
                 await self._records.record_lost(job, attempt, lost)

@@ -10,6 +10,7 @@ from service import orphan_flow, turn_flow
 from service.api.bell import Bell
 from service.api.channel import TurnChannel, View
 from service.api.follower import Follower
+from service.api.prompt import Prompt, begin_prompt
 from service.api.pulse import Pulse
 from service.api.turn_job import STORAGE_TROUBLE, Failure, Job, Taken, Tools, TurnLost
 from service.api.turn_loop import TurnLoop
@@ -22,8 +23,12 @@ from service.domain.terms import USUAL, OnDisconnect, Terms
 from service.store import turn_chunks
 from service.store.turn_queue import Claimed
 from service.store.turns import OpenTurn
+from service.turn_flow import NotPinned, Pinned
 
 log = getLogger(__name__)
+
+TASKS_TO_ENGINE = 3
+"""That follow each other from the start of a turn to its request: the turn's, its work's, and the one that writes the body."""
 
 STOPPED: Failure = ("orphaned", "The service stopped working on this turn before it had an answer.")
 
@@ -57,9 +62,19 @@ class TurnRunner:
             left_s=terms.deadline_s,
             accepted=None if accepted.begun is None else accepted.begun.stored,
             plan_made=taken.plan,
+            prompt=taken.prompt,
         )
         self._start(job)
         return channel
+
+    def begin_prompt(self, plan: Pinned | NotPinned | None) -> "asyncio.Task[Prompt] | None":
+        """Of a turn that is about to be committed, and started then."""
+        return begin_prompt(self._tools.http, plan) if isinstance(plan, Pinned) else None
+
+    async def get_going(self) -> None:
+        """So that what was just started asks its engine, if it can at once, before its client is told of it: the engine takes longer."""
+        for _ in range(TASKS_TO_ENGINE):
+            await asyncio.sleep(0)
 
     async def finish(self, claimed: Claimed) -> None:
         """A turn that this process has taken from the queue; what was said of it before is gone on from."""
@@ -141,6 +156,8 @@ class TurnRunner:
             raise
         finally:
             self._pulse.remove(job.turn)
+            if job.prompt is not None:
+                job.prompt.cancel()
             job.channel.end(failure)
             del self._running[job.turn]
 

@@ -58,9 +58,7 @@ async def authenticate(request: Request, service: ServiceOf) -> keys.Principal:
     scheme, _, secret = request.headers.get("authorization", "").partition(" ")
     if scheme.lower() != "bearer" or not secret.strip():
         raise Unauthenticated("No API key was given. Send it as 'Authorization: Bearer KEY'.")
-    principal = await service.database.run(
-        lambda conn: keys.authenticate(conn, secret.strip()), reach=ALL_TENANTS
-    )
+    principal = await service.database.look(lambda conn: keys.authenticate(conn, secret.strip()))
     if principal is None:
         raise Unauthenticated(
             "Incorrect API key provided: it is not known here, or was revoked. Check that it is of this service, and whole."

@@ -25,6 +25,9 @@ AUDITOR_ROLE = "everturn_auditor"
 BEGIN_WITH = "begin_with"
 """Option of a connection: statements, without parameters, that every transaction on it begins with."""
 
+ALONE = "alone"
+"""Option of a connection: each statement on it is a transaction by itself, and one message."""
+
 CONNECT_TIMEOUT_S = 5
 HOST_SILENT_S = 10
 """After so long without a word, a host is asked whether it is there."""
@@ -52,10 +55,15 @@ def make_engine(
 
 
 def make_async_engine(
-    url: str, *, application_name: str, pool_size: int = 10, role: str | None = SERVICE_ROLE
+    url: str,
+    *,
+    application_name: str,
+    pool_size: int = 10,
+    role: str | None = SERVICE_ROLE,
+    read_only: bool = False,
 ) -> AsyncEngine:
     """As `make_engine`; its connections, never more than `pool_size`, call the store's functions through `run_sync`."""
-    options = _options(parse_url(url), application_name, pool_size, role)
+    options = _options(parse_url(url), application_name, pool_size, role, read_only=read_only)
     # One that is opened for a burst has its statements planned anew, which takes more than what it is opened for: none is
     # thrown away. The one used last is used next, since it has them.
     kept = {"max_overflow": 0, "pool_use_lifo": True}
@@ -87,7 +95,7 @@ def parse_url(text: str) -> URL:
     return url.set(drivername="postgresql+psycopg")
 
 
-def startup_options(url: URL, role: str | None) -> str:
+def startup_options(url: URL, role: str | None, *, read_only: bool = False) -> str:
     """As libpq's `options`: set by the server before the first statement, and what RESET returns to."""
     settings = {
         "statement_timeout": f"{STATEMENT_TIMEOUT_S}s",
@@ -98,12 +106,16 @@ def startup_options(url: URL, role: str | None) -> str:
     }
     if role is not None:
         settings["role"] = role
+    if read_only:
+        settings["default_transaction_read_only"] = "on"
     given = url.query.get("options", "")
     own = " ".join(f"-c {name}={value}" for name, value in settings.items())
     return " ".join([given if isinstance(given, str) else " ".join(given), own]).strip()
 
 
-def _options(url: URL, application_name: str, pool_size: int, role: str | None) -> dict[str, Any]:
+def _options(
+    url: URL, application_name: str, pool_size: int, role: str | None, *, read_only: bool = False
+) -> dict[str, Any]:
     return {
         # What people said must not end up in logs, where no erasure finds it.
         "hide_parameters": True,
@@ -117,7 +129,7 @@ def _options(url: URL, application_name: str, pool_size: int, role: str | None) 
             "keepalives_interval": (HOST_GONE_S - HOST_SILENT_S) // PROBES,
             "keepalives_count": PROBES,
             "tcp_user_timeout": HOST_GONE_S * 1000,
-            "options": startup_options(url, role),
+            "options": startup_options(url, role, read_only=read_only),
             # The driver would begin each transaction in a round trip of its own: see BEGIN_WITH.
             "autocommit": True,
         },
@@ -147,6 +159,8 @@ def _begin_in_one_message(engine: Engine) -> None:
 
     def begin(conn: Connection) -> None:
         options, driver = conn.get_execution_options(), conn.connection.dbapi_connection
+        if options.get(ALONE):
+            return
         ours = options.get("isolation_level") is None and driver is not None and driver.autocommit
         if statements := [*(["BEGIN"] if ours else []), *options.get(BEGIN_WITH, ())]:
             _first("; ".join(statements)).begin(conn)

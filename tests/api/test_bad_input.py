@@ -9,7 +9,11 @@ import httpx
 import pytest
 from starlette.requests import Request
 
+from service.api.admin import CanaryBody
+from service.api.body import parse
 from service.api.errors import on_unexpected
+from service.domain.canary import TOKENS
+from service.domain.errors import InvalidInput
 from tests.api.stack import Stack
 
 CLOSED_S = 0.2
@@ -98,6 +102,30 @@ def test_each_wrong_parameter_is_named(
     error = error_of(shared_stack.post(**body), 400)
     assert (error["param"], error["code"]) == (param, code)
     assert error["type"] == "invalid_request_error"
+
+
+@pytest.mark.parametrize("written", ["3", "3.0", "0.3e1", "30e-1"])
+def test_a_whole_number_is_one_however_it_is_written(shared_stack: Stack, written: str) -> None:
+    """As a schema's `integer` has it."""
+    data = f'{{"input": "hello", "max_output_tokens": {written}, "temperature": 1.0}}'
+    headers = {"content-type": "application/json"}
+    answer = shared_stack.http.post("/v1/responses", content=data, headers=headers)
+    assert answer.status_code == 200, answer.text
+    assert '"max_output_tokens":3,' in answer.text
+
+
+def test_so_are_those_of_a_list() -> None:
+    answer = [*map(float, range(TOKENS))]
+    body = parse(CanaryBody, {"prompt": [1.0, 2], "answer": answer, "compared": 1.0})
+    assert repr((body.prompt, body.compared)) == "([1, 2], 1)"
+    assert repr(body.answer) == repr([*range(TOKENS)])
+
+
+@pytest.mark.parametrize("wrong", [1.5, "1", True])
+def test_whatever_else_stands_in_their_place_is_named(wrong: object) -> None:
+    with pytest.raises(InvalidInput) as caught:
+        parse(CanaryBody, {"prompt": [1, wrong], "answer": [*range(TOKENS)], "compared": 1})
+    assert caught.value.param == "prompt[1]"
 
 
 @pytest.mark.parametrize(

@@ -153,6 +153,7 @@ def test_without_an_engine_the_answer_is_a_status_of_its_own(stack: Stack, strea
         ({"messages": [{"role": "system", "content": "x"}]}, "messages"),
         ({"messages": [{"role": "tool", "content": "x"}]}, "messages[0].tool_call_id"),
         ({"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, "messages[0].content[0].type"),
+        ({"messages": [*HELLO, HELLO[0] | {"name": "ann"}]}, "messages[1].name"),
         ({"n": 2}, "n"),
         ({"tools": [{"type": "function"}]}, "tools[0].function.name"),
         ({"seed": 1}, "seed"),
@@ -166,6 +167,13 @@ def test_what_is_not_understood_is_refused_by_name(
 ) -> None:
     answer = chat(shared_stack, **body)
     assert (answer.status_code, answer.json()["error"]["param"]) == (400, param)
+
+
+def test_a_message_with_a_name_is_refused_with_the_way_out(shared_stack: Stack) -> None:
+    error = chat(shared_stack, messages=[HELLO[0] | {"name": "ann"}]).json()["error"]
+    assert error["code"] == "unsupported_parameter"
+    assert "'messages[0].content'" in error["message"]
+    assert chat(shared_stack, messages=[HELLO[0] | {"name": None}]).status_code == 200
 
 
 def test_an_unknown_model_is_404_and_the_known_ones_are_listed(shared_stack: Stack) -> None:

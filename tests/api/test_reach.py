@@ -4,7 +4,9 @@ import asyncio
 from collections.abc import AsyncIterator
 
 import pytest
+from psycopg.errors import ReadOnlySqlTransaction
 from sqlalchemy import Connection, Engine, text
+from sqlalchemy.exc import DBAPIError
 
 from service.api.database import ALL_TENANTS, AUDIT_VIEWS, Database, Reach, reach_for
 from service.domain.events import TenantId
@@ -22,6 +24,18 @@ async def limited(database: str, engine: Engine) -> AsyncIterator[Database]:
     made = Database(make_async_engine(database, application_name="tests", pool_size=1))
     yield made
     await made.close()
+
+
+@pytest.fixture
+async def looking(database: str, engine: Engine) -> AsyncIterator[Database]:
+    for tenant in (ACME, OTHER):
+        store(engine, created(), tenant=tenant)
+    made = Database.at(database, application_name="tests", pool_size=1)
+    yield made
+    await made.close()
+
+
+TENANT_SET = text("SELECT current_setting('app.tenant', true)")
 
 
 def owners(conn: Connection) -> set[str]:
@@ -43,6 +57,23 @@ async def test_a_wider_reach_ends_with_its_transaction(limited: Database) -> Non
     assert await limited.run(owners, reach=ALL_TENANTS) == {ACME, OTHER}
     assert await limited.run(owners) == {ACME}
     assert await limited.run(owners, reach=Reach()) == set()
+
+
+async def test_a_look_sees_all_tenants_and_leaves_no_trace(looking: Database) -> None:
+    reach_for(Reach(tenant=ACME))
+    assert await looking.run(owners) == {ACME}
+    assert await looking.look(owners) == {ACME, OTHER}
+    assert await looking.run(owners) == {ACME}
+    assert await looking.look(lambda conn: conn.execute(TENANT_SET).scalar_one()) in (None, "")
+    assert await looking.run(owners, reach=Reach()) == set()
+
+
+async def test_a_look_changes_nothing(looking: Database) -> None:
+    change = text("INSERT INTO tenants (tenant_id) VALUES ('new')")
+    with pytest.raises(DBAPIError) as caught:
+        await looking.look(lambda conn: conn.execute(change))
+    assert isinstance(caught.value.orig, ReadOnlySqlTransaction)
+    assert await looking.look(owners) == {ACME, OTHER}
 
 
 async def test_an_auditors_reach_is_the_views(limited: Database) -> None:

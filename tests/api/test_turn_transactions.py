@@ -1,6 +1,8 @@
 """What a turn costs the database, and that what its client is told at once is what is read back later."""
 
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
@@ -20,6 +22,24 @@ BODIES: dict[str, dict[str, Any]] = {
     "log-probabilities": ASKED,
     "kept terms": {"temperature": 0.5, "truncation": "auto", "metadata": {"everturn.deadline_s": "60"}},
 }
+
+
+HELD = """
+    CREATE FUNCTION held() RETURNS trigger LANGUAGE plpgsql AS
+        'BEGIN PERFORM pg_advisory_xact_lock(4711); {after} RETURN NULL; END';
+    GRANT EXECUTE ON FUNCTION held() TO PUBLIC;
+    CREATE CONSTRAINT TRIGGER held AFTER INSERT ON turns DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION held();
+"""
+"""COMMIT of an acceptance, until whoever holds the lock lets it go on."""
+
+
+@contextmanager
+def commit_held(stack: Stack, *, after: str = "") -> Iterator[None]:
+    with stack.owner.begin() as conn:
+        conn.exec_driver_sql(HELD.format(after=after))
+    with stack.owner.begin() as conn:
+        conn.exec_driver_sql("SELECT pg_advisory_xact_lock(4711)")
+        yield
 
 
 def written_in(stack: Stack, conversation: str) -> list[str]:
@@ -117,3 +137,44 @@ def test_an_answer_is_accepted_though_its_conversation_was_changed_meanwhile(sta
         "conversation.updated",
         "turn.completed",
     ]
+
+
+def test_a_prompt_is_rendered_while_its_turn_is_committed_and_answered_only_then(stack: Stack) -> None:
+    engine = stack.start_engine("a", alias=True)
+    steps = list[str]()
+    engine.at = steps.append
+    with ThreadPoolExecutor(1) as pool:
+        with commit_held(stack):
+            asked = pool.submit(stack.ask, "hello")
+            eventually(lambda: "render" in steps)
+            assert "generate" not in steps
+        told = asked.result()
+    assert told["status"] == "completed"
+    assert steps.count("render") == steps.count("generate") == 1
+
+
+def test_an_engine_is_asked_for_nothing_more_of_a_turn_that_was_not_committed(stack: Stack) -> None:
+    engine = stack.start_engine("a", alias=True)
+    steps = list[str]()
+    engine.at = steps.append
+    with ThreadPoolExecutor(1) as pool:
+        with commit_held(stack, after="RAISE EXCEPTION ''no'';"):
+            asked = pool.submit(stack.post, input="hello")
+            eventually(lambda: "render" in steps)
+        assert asked.result().status_code >= 500
+    assert steps == ["render"]
+    assert engine.prompts == []
+
+
+def test_a_prompt_that_its_engine_would_not_render_loses_its_attempt_alone(stack: Stack) -> None:
+    first, second = stack.start_engine("a", alias=True), stack.start_engine("a")
+    tried = list[str]()
+
+    def fail(step: str) -> None:
+        if step == "render" and not tried:
+            tried.append(step)
+            raise RuntimeError(step)
+
+    first.at = second.at = fail
+    told = stack.ask("hello")
+    assert (told["status"], told["attempt"]) == ("completed", 2)

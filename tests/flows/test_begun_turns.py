@@ -7,9 +7,9 @@ import pytest
 from sqlalchemy import Connection
 
 from service import turn_flow
-from service.conversation_flow import Accepted, Begun, find_response
-from service.domain.events import TurnId, TurnScored
-from service.domain.new_items import Wants
+from service.conversation_flow import Accepted, Begun, create_conversation, find_response
+from service.domain.events import ConversationId, Role, TurnId, TurnScored
+from service.domain.new_items import NewMessage, Wants
 from service.domain.scores import TokenLogprob
 from service.domain.turn import advance
 from service.store import heads, keys
@@ -36,9 +36,23 @@ def planned(conn: Connection, accepted: Accepted) -> Pinned:
         now=NOW,
         new_id=new_id,
         head=begun_of(accepted).head,
+        transcript=begun_of(accepted).transcript,
     )
     assert isinstance(made, Pinned)
     return made
+
+
+def opened(conn: Connection, *items: NewMessage) -> ConversationId:
+    return create_conversation(
+        conn,
+        tenant=ACME,
+        alias="production",
+        on_upgrade=None,
+        metadata={},
+        messages=items,
+        now=NOW,
+        new_id=new_id,
+    )
 
 
 def finish(conn: Connection, accepted: Accepted, pinned: Pinned) -> None:
@@ -58,11 +72,14 @@ def _fleet(conn: Connection) -> None:
     move_alias(conn, add_engine(conn, "a", "boot_a"))
 
 
-@pytest.mark.parametrize(
+as_asked = pytest.mark.parametrize(
     "asked",
     [{}, {"instructions": "be brief"}, {"metadata": {"who": "me"}}, {"wants": TOOLS}],
     ids=["plain", "instructions", "metadata", "tools"],
 )
+
+
+@as_asked
 def test_it_is_what_would_be_read_of_a_first_turn_a_later_one_and_one_on_a_fork(
     conn: Connection, asked: dict[str, Any]
 ) -> None:
@@ -102,6 +119,35 @@ def test_a_plan_brings_what_the_prompt_is_made_of(conn: Connection) -> None:
     assert pinned.transcript is not None
     assert pinned.transcript == heads.load_transcript(conn, ACME, accepted.conversation)
     assert [item.text for item in pinned.transcript.items] == ["hello"]
+
+
+@as_asked
+@pytest.mark.parametrize("made_before", [False, True])
+def test_what_the_first_prompt_is_made_of_is_known_without_reading_it(
+    conn: Connection, asked: dict[str, Any], made_before: bool
+) -> None:
+    accepted = accept(conn, conversation=opened(conn) if made_before else None, **asked)
+    known = begun_of(accepted).transcript
+    assert known is not None
+    assert known == heads.load_transcript(conn, ACME, accepted.conversation)
+    assert planned(conn, accepted).transcript is known
+
+
+def test_it_is_read_where_anything_was_said_before(conn: Connection) -> None:
+    first = accept(conn)
+    finish(conn, first, planned(conn, first))
+    with_items = opened(conn, NewMessage(role=Role.USER, text="before"))
+    for where in (
+        {"conversation": with_items},
+        {"conversation": first.conversation},
+        {"previous": first.turn},
+    ):
+        accepted = accept(conn, **where)
+        assert begun_of(accepted).transcript is None
+        pinned = planned(conn, accepted)
+        assert pinned.transcript == heads.load_transcript(conn, ACME, accepted.conversation)
+        assert len(pinned.transcript.items) > 1
+        finish(conn, accepted, pinned)
 
 
 def test_the_words_of_an_answer_are_all_that_its_head_lacks(conn: Connection) -> None:

@@ -9,7 +9,8 @@ from sqlalchemy import Connection, Engine, event, text
 from sqlalchemy.exc import DBAPIError
 
 from service.domain.errors import InvalidInput
-from service.store.connection import BEGIN_WITH, make_async_engine, make_engine, parse_url
+from service.store.connection import ALONE, BEGIN_WITH, make_async_engine, make_engine, parse_url
+from service.store.hot_statement import HotStatement
 from tests.store.histories import append, created
 
 LIMITS = {
@@ -38,9 +39,10 @@ def own_engine(shared_database: str) -> Iterator[Engine]:
     engine.dispose()
 
 
-def test_the_service_connects_under_its_role_with_limits(conn: Connection) -> None:
-    assert role(conn) == "everturn_fleet"
-    assert settings(conn) == LIMITS
+def test_the_service_connects_under_its_role_with_limits(own_engine: Engine) -> None:
+    with own_engine.connect() as conn:
+        assert role(conn) == "everturn_fleet"
+        assert settings(conn) == LIMITS
 
 
 async def test_the_async_engine_does_the_same_and_runs_the_same_functions(shared_database: str) -> None:
@@ -166,6 +168,20 @@ def test_who_wants_no_transaction_has_none(own_engine: Engine) -> None:
     with own_engine.connect().execution_options(isolation_level="AUTOCOMMIT") as conn:
         own = [conn.execute(text("SELECT pg_current_xact_id()::text")).scalar_one() for _ in range(2)]
     assert own[0] != own[1]
+
+
+def test_what_stands_alone_is_one_message_and_leaves_nothing_on_its_connection(own_engine: Engine) -> None:
+    sent: list[str] = []
+    event.listen(own_engine, "before_cursor_execute", lambda *told: sent.append(told[2]))
+    own = HotStatement("SELECT pg_current_xact_id()::text AS xact, pg_backend_pid() AS pid")
+    with own_engine.connect().execution_options(**{ALONE: True}) as conn:
+        first, second = own.one(conn, {}), own.one(conn, {})
+        assert first.xact != second.xact
+    assert sent == [own.text] * 2
+    with own_engine.begin() as conn:
+        assert own.one(conn, {}).pid == first.pid
+        assert own.one(conn, {}).xact == own.one(conn, {}).xact
+    assert sent[2] == "BEGIN"
 
 
 def test_a_statement_ends_by_its_limit(conn: Connection) -> None:

@@ -58,6 +58,19 @@ NAMES = {
     "service__domain__rollout_events__Limits": "RolloutLimits",
 }
 WRITES = {"POST", "PUT", "DELETE"}
+IDS = {
+    "boot": "^boot_",
+    "contract_id": "^ctr_[0-9a-f]{64}$",
+    "conversation_id": "^conv_",
+    "digest": "^rev_[0-9a-f]{64}$",
+    "item_id": "^(msg|fc|fco|rs)_",
+    "key_id": "^key_[0-9a-f]{32}$",
+    "rebuild_id": "^rb_",
+    "response_id": "^resp_",
+    "rollout_id": "^ro_",
+    "tenant": "^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$",
+}
+"""In paths: what has another form is not there."""
 
 
 def document(routes: Sequence[BaseRoute]) -> Json:
@@ -209,7 +222,7 @@ def _scopes(dependant: Dependant) -> Iterable[str]:
 
 
 def _given(parameter: Json) -> Json:
-    """As FastAPI reads it: nothing in a URL is null, and no name in a path is empty."""
+    """As FastAPI reads it: nothing in a URL is null, no name in a path is empty, and an id has its form."""
     schema = dict(parameter["schema"])
     if "anyOf" in schema:
         schema = next(one for one in schema["anyOf"] if one != NULL) | {
@@ -217,7 +230,8 @@ def _given(parameter: Json) -> Json:
         }
     schema.pop("title", None)
     if parameter["in"] == "path" and schema.get("type") == "string" and "enum" not in schema:
-        schema["minLength"] = 1
+        named = IDS.get(parameter["name"])
+        schema |= {"minLength": 1} if named is None else {"pattern": named}
     return parameter | {"schema": schema}
 
 
