@@ -140,5 +140,7 @@ def copied(server: EmbeddedPostgres, template: str) -> Iterator[str]:
 
 def connected(engine: Engine) -> Iterator[Connection]:
     with engine.connect() as connection:
+        # A test may be kept waiting for a core for longer than a client of the service may be silent.
+        connection.exec_driver_sql("SET LOCAL idle_in_transaction_session_timeout = 0")
         yield connection
     engine.dispose()
