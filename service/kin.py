@@ -40,9 +40,9 @@ def look(conn: Connection, state: Head, revision: RevisionDigest, *, within: int
     enough = len(window) - within
     shared = _Shared(conn, state, window)
     holders = families.with_kv(conn, state.tenant, revision, relatives)
-    good = [one for one in map(shared.ancestor, holders) if one.tokens > enough]
-    if good:
-        known = artifacts.of_conversation(conn, state.tenant, state.id, [*state.ancestors, *good])
+    if holders:
+        theirs = map(shared.ancestor, holders)
+        known = artifacts.of_conversation(conn, state.tenant, state.id, [*state.ancestors, *theirs])
         covering = tuple(one for one in known if one.revision != revision or one.tokens > enough)
         if any(one.revision == revision for one in covering):
             return Found(artifacts=covering)

@@ -77,7 +77,9 @@ def test_two_that_ask_at_once_wait_for_one_rebuild(stack: Stack) -> None:
     for answer in answers:
         assert (answer["kv"]["plan"], answer["kv"]["source"]) == ("rebuild", "rebuilt")
         exact(answer, engine)
-    assert f"as the rebuild of {forks[0]} does" in pins(stack, forks[1])[0].reason
+    told = [pins(stack, fork)[0] for fork in forks]
+    assert f"as the rebuild of {forks[0]} does" in told[1].reason
+    assert [one.offer is None for one in told] == [False, True]
 
 
 def test_the_record_has_for_both_what_they_waited_for_and_the_cost_once(stack: Stack) -> None:

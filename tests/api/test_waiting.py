@@ -113,7 +113,30 @@ def test_a_turn_that_has_lost_its_attempt_is_not_turned_away_by_a_full_line(data
             time.sleep(1)
             engine.faults.release.set()
             eventually(lambda: waiting_gauge(stack, "next_attempt") == 1)
+            time.sleep(PLACES_KNOWN_S)
             stack.start_engine("a", alias=True)
+            assert [answer.result().status_code for answer in asked] == [200, 200]
+
+
+def test_a_turn_that_has_lost_its_attempt_goes_on_waiting_behind_a_full_line(database: str) -> None:
+    with running_stack(database, max_waiting_turns=1, turn_wait_s=60) as stack:
+        engine, other = stack.start_engine("a", alias=True), stack.start_engine("b")
+        stack.retire(other)
+        engine.faults.hold_after = 2
+        engine.faults.die_after = 3
+        first, second = (stack.conversation() for _ in range(2))
+        headers = {"x-everturn-revision": other.revision}
+        with ThreadPoolExecutor(2) as pool:
+            asked = [pool.submit(stack.post, input="hello", conversation=first, headers=headers)]
+            eventually(partial(open_turn, stack, first))
+            asked.append(pool.submit(stack.post, input="hello", conversation=second))
+            eventually(lambda: engine.faults.hold_after is None)
+            stack.retire(engine)
+            engine.faults.release.set()
+            eventually(lambda: waiting_gauge(stack, "next_attempt") == 1)
+            time.sleep(PLACES_KNOWN_S)
+            for weights in ("a", "b"):
+                stack.start_engine(weights)
             assert [answer.result().status_code for answer in asked] == [200, 200]
 
 

@@ -1,7 +1,9 @@
 """What a turn takes from relatives after an upgrade, and what it does not."""
 
+from concurrent.futures import ThreadPoolExecutor, wait
+
 import pytest
-from sqlalchemy import Connection
+from sqlalchemy import Connection, Engine
 
 from service import erasure_flow
 from service.domain.events import ConversationId, KvRebuilt, PlanKind
@@ -94,6 +96,9 @@ def test_its_own_warm_up_comes_before_a_relatives_rebuild(conn: Connection, pare
         queue=RebuildQueue.BACKGROUND,
     )
     assert waits(conn, other).rebuild == "rb_warm"
+    joined = row(conn, "rb_warm")
+    assert (joined.queue, joined.conversation) == (RebuildQueue.INTERACTIVE, other)
+    assert joined.turn != made.turn
 
 
 def test_kv_that_a_relative_has_is_counted_as_far_as_it_is_shared(
@@ -132,6 +137,52 @@ def test_a_relative_that_was_erased_has_nothing(conn: Connection, parent: Conver
         conn, tenant=ACME, conversation=one, by="somebody", reason="they asked", now=NOW
     )
     assert waits(conn, other).rebuild != first.rebuild
+
+
+@pytest.mark.parametrize(("first", "second"), [("long", "fresh"), ("fresh", "long")])
+def test_a_long_part_of_ones_own_is_not_shared(conn: Connection, first: str, second: str) -> None:
+    """Neither waited for, nor left to be prefilled behind what is shared."""
+    serving(conn)
+    chat = ask(conn, HISTORY).conversation
+    forks = {"long": fork(conn, chat), "fresh": fork(conn, chat)}
+    ask(conn, "l" * 20, conversation=forks["long"])
+    move_alias(conn, add_engine(conn, "b", "boot_b"))
+    assert waits(conn, forks[first]).rebuild != waits(conn, forks[second]).rebuild
+
+
+def test_kv_of_a_relatives_own_part_is_not_counted(conn: Connection) -> None:
+    """However long it is: what is shared leaves a rebuild's worth here."""
+    serving(conn)
+    chat = ask(conn, HISTORY).conversation
+    fresh, long = fork(conn, chat), fork(conn, chat)
+    ask(conn, "l" * 20, conversation=long)
+    move_alias(conn, add_engine(conn, "b", "boot_b"))
+    pinned = waits(conn, fresh)
+    rebuilds.end_by_hand(conn, str(pinned.rebuild), RebuildState.FAILED, "a test")
+    artifacts.record(
+        conn, tenant=ACME, conversation=fresh, published=published(pinned.engine, tokens=900), now=NOW
+    )
+    waits(conn, long)
+
+
+def test_the_second_of_two_at_once_waits_until_the_first_is_planned(engine: Engine) -> None:
+    with engine.begin() as conn:
+        serving(conn)
+        chat = ask(conn, HISTORY).conversation
+        move_alias(conn, add_engine(conn, "b", "boot_b"))
+        turns = [next_turn(conn, fork(conn, chat)) for _ in range(2)]
+
+    def planned(turn: Running) -> str | None:
+        with engine.begin() as conn:
+            return pin(conn, turn).rebuild
+
+    with ThreadPoolExecutor(1) as pool:
+        with engine.begin() as conn:
+            first = pin(conn, turns[0]).rebuild
+            second = pool.submit(planned, turns[1])
+            wait([second], timeout=1)
+            assert not second.done()
+        assert second.result() == first
 
 
 def test_what_is_done_is_recorded_once_for_each_that_waited(conn: Connection, parent: ConversationId) -> None:
