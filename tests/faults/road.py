@@ -41,6 +41,8 @@ class Road:
 
     def __init__(self, leads_to: Callable[[], int]) -> None:
         self._leads_to = leads_to
+        self.carried = 0
+        """Connections, so far."""
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.port: int = self._listener.getsockname()[1]
         self._lock = threading.Lock()
@@ -106,6 +108,7 @@ class Road:
             return
         with self._lock:
             self._passages.add(passage)
+            self.carried += 1
         back = threading.Thread(target=self._pump, args=(passage, Way.BACK, server, client), daemon=True)
         back.start()
         self._pump(passage, Way.THERE, client, server)

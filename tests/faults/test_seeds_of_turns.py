@@ -10,7 +10,7 @@ from sqlalchemy import text
 from tests.chaos.client import connect
 from tests.faults.engine_process import ANSWERS_OLD
 from tests.faults.life import found_of, live
-from tests.faults.plan import Kind, of_seed
+from tests.faults.plan import Kind, Site, Victim, of_seed
 from tests.faults.rig import Fleet, fleet, scratch
 from tests.faults.seeds import OF_TURNS
 
@@ -37,11 +37,28 @@ def test_a_turn_completes_or_fails_with_a_reason_once(machine: Fleet, client: Op
     assert run.violations == (), f"{run.fault}, at {run.struck}; again: {run.how_to_rerun}"
 
 
+NEVER = Site(where="engine", step="render", number=10**9)
+
+
+def test_roads_are_gone_by_and_those_to_engines_where_one_is_to_be_broken(
+    machine: Fleet, client: OpenAI
+) -> None:
+    to_engine = machine.roads[ANSWERS_OLD]
+    carried = []
+    for victim in (Victim.ENGINE_ROAD, Victim.API):
+        before = to_engine.carried
+        live(machine, client, 0, replace(of_seed(0), kind=Kind.TURN, victim=victim, site=NEVER))
+        carried.append(to_engine.carried - before)
+    assert carried[0] > 0
+    assert carried[1] == 0
+    assert machine.roads[Victim.API_ROAD].carried > 0
+    assert machine.roads[Victim.WORKER_ROAD].carried > 0
+
+
 def test_where_nothing_breaks_one_engine_prefills_another_answers_and_the_audit_names_both(
     machine: Fleet, client: OpenAI
 ) -> None:
-    never = replace(of_seed(0).site, where="engine", step="render", number=10**9)
-    run = live(machine, client, 0, replace(of_seed(0), kind=Kind.SPLIT, site=never))
+    run = live(machine, client, 0, replace(of_seed(0), kind=Kind.SPLIT, site=NEVER))
     assert run.violations == ()
     (told,) = {told.response for told in run.exchanges[1].told}
     query = text(
@@ -52,11 +69,15 @@ def test_where_nothing_breaks_one_engine_prefills_another_answers_and_the_audit_
     assert (source, decode) == ("prefilled", machine.engines[ANSWERS_OLD].boot)
     assert prefill in machine.prefilling
     assert machine.twins[prefill].revision == machine.twins[decode].revision
+    # That the checks look at it.
+    machine.prefilling.remove(prefill)
+    assert found_of(machine, run.exchanges)
+    machine.prefilling.add(prefill)
 
 
 def test_what_a_client_was_told_otherwise_shows(machine: Fleet, client: OpenAI) -> None:
     """That these checks can fail."""
-    run = live(machine, client, 0, replace(of_seed(OF_TURNS[0]), site=replace(of_seed(0).site, number=10**9)))
+    run = live(machine, client, 0, replace(of_seed(OF_TURNS[0]), site=NEVER))
     assert run.violations == ()
     *others, last = run.exchanges
     for wrong in (

@@ -124,6 +124,11 @@ def a_rollout_does_not_move_its_alias() -> Planted:
     return (patch.object(shift_flow, "_lead", lambda *_, **__: None),)
 
 
+def what_was_done_is_done_again() -> Planted:
+    """By whoever hears of it again: from a broker that was restored from an old copy, say."""
+    return (patch.object(rebuilds, "stale", lambda _, row: row.seen.state is RebuildState.DONE),)
+
+
 def nobody_compares_what_another_engine_prefilled() -> Planted:
     """Any prefill engine is asked, answers, is believed and read from."""
     check = attempt.checked
@@ -169,6 +174,7 @@ FOUND: tuple[Callable[[], Planted], ...] = (
     a_completed_turn_stays_open,
     ids_are_carried_to_another_tokenizer,
     a_rollout_does_not_move_its_alias,
+    what_was_done_is_done_again,
     nobody_compares_what_another_engine_prefilled,
     all_kv_is_said_to_be_prefilled_for_it,
 )
