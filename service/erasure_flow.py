@@ -19,6 +19,7 @@ from service.store import (
     event_store,
     kv_deletions,
     rebuild_progress,
+    rebuilds,
     timeline,
     turn_chunks,
     turns,
@@ -119,8 +120,14 @@ def _artifacts(conn: Connection, tenant: TenantId, conversation: ConversationId)
     named = dict[ArtifactId, None].fromkeys(artifacts.forget_conversation(conn, tenant, conversation))
     named |= dict.fromkeys(rebuild_progress.made_on_the_way(conn, tenant, conversation))
     for event in event_store.read(conn, tenant=tenant, stream=conversation):
-        if isinstance(event, KvRebuilt):
+        if isinstance(event, KvRebuilt) and not _relatives(conn, conversation, event):
             named[event.artifact] = None
         elif isinstance(event, TurnCompleted) and event.published is not None:
             named[event.published] = None
     return tuple(named)
+
+
+def _relatives(conn: Connection, conversation: ConversationId, rebuilt: KvRebuilt) -> bool:
+    """Made of that one's words, which its turn waited for as well; of a rebuild that nobody knows any more, it is taken for its own."""
+    found = rebuilds.find(conn, rebuilt.rebuild)
+    return found is not None and found.conversation != conversation

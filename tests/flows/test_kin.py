@@ -7,6 +7,8 @@ from sqlalchemy import Connection, Engine
 
 from service import erasure_flow
 from service.domain.events import ConversationId, KvRebuilt, PlanKind
+from service.domain.evidence import Published
+from service.domain.head import Head
 from service.domain.plan import RebuildQueue
 from service.store import artifacts, rebuilds
 from service.store.rebuilds import Rebuild, RebuildState
@@ -185,12 +187,29 @@ def test_the_second_of_two_at_once_waits_until_the_first_is_planned(engine: Engi
         assert second.result() == first
 
 
-def test_what_is_done_is_recorded_once_for_each_that_waited(conn: Connection, parent: ConversationId) -> None:
+def test_erasing_who_waited_too_leaves_the_kv_of_whose_it_is(
+    conn: Connection, parent: ConversationId
+) -> None:
     one, other = fork(conn, parent), fork(conn, parent)
     first, second = waits(conn, one), waits(conn, other)
-    claim = rebuilds.claim(conn, rebuild=str(first.rebuild), owner="worker", lease_s=60)
+    made = done(conn, first)
+    artifacts.record(conn, tenant=ACME, conversation=one, published=made, now=NOW)
+    for pinned in (first, second):
+        take(conn, pinned)
+    erased = [
+        erasure_flow.erase_conversation(
+            conn, tenant=ACME, conversation=chat, by="somebody", reason="they asked", now=NOW
+        )
+        for chat in (other, one)
+    ]
+    assert [made.artifact in erasure.artifacts for erasure in erased] == [False, True]
+
+
+def done(conn: Connection, pinned: Pinned) -> Published:
+    """Its rebuild."""
+    claim = rebuilds.claim(conn, rebuild=str(pinned.rebuild), owner="worker", lease_s=60)
     assert claim is not None
-    made = published(first.engine, tokens=900)
+    made = published(pinned.engine, tokens=900)
     rebuilds.finish(
         conn,
         rebuild=claim.rebuild,
@@ -200,15 +219,26 @@ def test_what_is_done_is_recorded_once_for_each_that_waited(conn: Connection, pa
         tokens=made.tokens,
         refusal=None,
     )
+    return made
+
+
+def take(conn: Connection, pinned: Pinned) -> Head:
+    return take_rebuilt(
+        conn,
+        tenant=ACME,
+        conversation=pinned.head.id,
+        pinned=pinned.pinned,
+        done=row(conn, pinned.rebuild),
+        now=NOW,
+    )
+
+
+def test_what_is_done_is_recorded_once_for_each_that_waited(conn: Connection, parent: ConversationId) -> None:
+    one, other = fork(conn, parent), fork(conn, parent)
+    first, second = waits(conn, one), waits(conn, other)
+    done(conn, first)
     for pinned, told in ((first, 0), (second, 1)):
-        head = take_rebuilt(
-            conn,
-            tenant=ACME,
-            conversation=pinned.head.id,
-            pinned=pinned.pinned,
-            done=row(conn, first.rebuild),
-            now=NOW,
-        )
+        head = take(conn, pinned)
         running = Running(conversation=pinned.head.id, turn=pinned.pinned.turn)
         events = [event for event in events_of(conn, running) if isinstance(event, KvRebuilt)]
         assert len(events) == told, "its own turn is told by the worker"
