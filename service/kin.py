@@ -36,17 +36,20 @@ def look(conn: Connection, state: Head, revision: RevisionDigest, *, within: int
     if not relatives:
         return NOTHING
     families.one_by_one(conn, state.tenant, line[-1] if line else state.id)
+    holders = families.with_kv(conn, state.tenant, revision, relatives)
+    waiting = families.awaited(conn, state.tenant, revision, [state.id, *relatives])
+    if not (holders or waiting):
+        return NOTHING
     window = heads.load_window(conn, state.tenant, state.id)
     enough = len(window) - within
     shared = _Shared(conn, state, window)
-    holders = families.with_kv(conn, state.tenant, revision, relatives)
     if holders:
         theirs = map(shared.ancestor, holders)
         known = artifacts.of_conversation(conn, state.tenant, state.id, [*state.ancestors, *theirs])
         covering = tuple(one for one in known if one.revision != revision or one.tokens > enough)
         if any(one.revision == revision for one in covering):
             return Found(artifacts=covering)
-    for awaited in families.awaited(conn, state.tenant, revision, [state.id, *relatives]):
+    for awaited in waiting:
         if awaited.conversation == state.id:
             break
         common = min(shared.tokens(awaited.conversation), awaited.tokens)

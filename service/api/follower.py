@@ -17,8 +17,8 @@ from service.store.turn_chunks import Progress
 log = getLogger(__name__)
 
 LOOK_EVERY_S = 0.25
-WHY_EVERY_S = 1.0
-"""Of one that says nothing: whether it waits, and what for."""
+WHY_EVERY_S, WHY_AGAIN_S = 1.0, 3.0
+"""Of one that says nothing: whether it waits, and what for; of one that has had an attempt, and mostly has it still, less often."""
 UNREAD_S = 2.0
 """What nobody reads any more is followed no longer."""
 
@@ -64,7 +64,7 @@ class Follower:
         """False where nothing came of it for so long, or nobody reads it any more."""
         retelling: Retelling | None = None
         moved_s = read_s = monotonic()
-        asked_why_s = float("-inf")
+        ask_why_s = float("-inf")
         why: str | None = None
         while True:
             since = 0 if retelling is None else retelling.next
@@ -79,8 +79,9 @@ class Follower:
                 retelling.tell(seen.chunks)
                 if seen.chunks:
                     why = None
-                elif now - asked_why_s > WHY_EVERY_S:
-                    asked_why_s, why = now, await self._why(tenant, turn)
+                elif now > ask_why_s:
+                    why = await self._why(tenant, turn)
+                    ask_why_s = now + (WHY_EVERY_S if why or not channel.view.attempt else WHY_AGAIN_S)
                 channel.note(why or await self._note(seen, channel))
                 if retelling.next > since or seen.waits or why is not None:
                     moved_s = now
