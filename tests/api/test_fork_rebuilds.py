@@ -13,6 +13,7 @@ from tests.api.stack import Stack, eventually, running_stack
 from tests.engines.simulated import SimulatedEngine
 
 TALK = " ".join(["said"] * 20)
+GREEDY = {"temperature": 0, "max_output_tokens": 24}
 LEAST = 64
 """Tokens of a history that is worth a rebuild; what the forks say of their own is shorter."""
 
@@ -49,12 +50,17 @@ def prefills(stack: Stack, engine: SimulatedEngine, fork: str) -> int:
     return engine.prompts.count(state.window[: state.ancestors[0].tokens])
 
 
-def both_wait(stack: Stack, forks: list[str], pool: ThreadPoolExecutor) -> list["Future[dict[str, Any]]"]:
+def both_wait(
+    stack: Stack,
+    forks: list[str],
+    pool: ThreadPoolExecutor,
+    questions: tuple[str, str] = ("and then", "and then"),
+) -> list["Future[dict[str, Any]]"]:
     """The second comes when the first waits."""
     stack.bell.unheard = True
     asked = []
-    for fork in forks:
-        asked.append(pool.submit(stack.ask, "and then", conversation=fork))
+    for fork, question in zip(forks, questions, strict=True):
+        asked.append(pool.submit(stack.ask, question, conversation=fork, **GREEDY))
         waiting(stack, fork)
     stack.bell.unheard = False
     return asked

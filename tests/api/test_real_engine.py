@@ -1,5 +1,6 @@
 """The surface on real vLLM: what it renders, streams, counts and leaves is what clients are told."""
 
+from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
 
@@ -7,6 +8,7 @@ import pytest
 
 from service.domain.revision import Descriptor
 from tests.api.stack import Stack, deltas, eventually, sse, until_text
+from tests.api.test_fork_rebuilds import both_wait, waiting
 from tests.api.test_resume import check_every_number, said
 from tests.engines.real import RealEngine
 
@@ -19,7 +21,7 @@ TRIES = 10
 GREEDY = {"temperature": 0, "max_output_tokens": 24}
 
 
-def register(stack: Stack, engine: RealEngine) -> "SimulatedEngine":
+def register(stack: Stack, engine: RealEngine, role: str = "both") -> "SimulatedEngine":
     identity = engine.identity
     named = cast(
         "SimulatedEngine",
@@ -31,7 +33,7 @@ def register(stack: Stack, engine: RealEngine) -> "SimulatedEngine":
             alive=True,
         ),
     )
-    stack.register(named)
+    stack.register(named, role)
     return named
 
 
@@ -144,6 +146,33 @@ def test_a_fork_answers_from_its_parents_kv_what_it_would_answer_without_any(
     window = real_stack.state(fork).window
     prompt, output = window[: turn.completed.prompt_tokens], turn.completed.output
     assert second_v12_engine.cold(list(prompt), max_tokens=len(output)).tokens == list(output)
+
+
+def test_forks_of_one_history_answer_from_one_rebuild_what_they_would_answer_without_any(
+    stack: Stack, v13_engine: RealEngine, v12_engine: RealEngine, second_v12_engine: RealEngine
+) -> None:
+    """Prefilled on another engine than they decode on, so that nothing but stored KV can be at hand."""
+    stack.move_alias(register(stack, v13_engine))
+    conversation = stack.conversation()
+    sea = "Tell me of the sea, of the ships that sail on it, and of those who came home again. " * 4
+    stack.ask(sea, conversation=conversation, **GREEDY)
+    stack.await_artifacts(conversation, 1)
+    forks = [stack.conversation(fork_of={"conversation": conversation}) for _ in range(2)]
+    register(stack, second_v12_engine, "prefill")
+    stack.move_alias(register(stack, v12_engine, "decode"))
+    with ThreadPoolExecutor(2) as pool:
+        asked = both_wait(stack, forks, pool, ("And of the tides?", "And of the moon?"))
+        [rebuild] = {waiting(stack, fork) for fork in forks}
+        stack.bell.work(rebuild)
+        answers = [answer.result() for answer in asked]
+    for fork, answer in zip(forks, answers, strict=True):
+        assert (answer["kv"]["plan"], answer["kv"]["source"]) == ("rebuild", "rebuilt")
+        assert answer["kv"]["tokens_loaded"] > 0
+        state = stack.state(fork)
+        turn = state.turns[answer["id"]]
+        assert turn.completed is not None
+        prompt, output = state.window[: turn.completed.prompt_tokens], turn.completed.output
+        assert v12_engine.cold(list(prompt), max_tokens=len(output)).tokens == list(output)
 
 
 def test_t6_a_conversation_that_outgrows_the_context_goes_on_in_the_window_that_is_recorded(
