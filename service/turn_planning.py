@@ -52,7 +52,9 @@ def plan_next(
     history = find_history(conn, state, target)
     revisions = {target, history.revision} - {None}
     engines = fleet.live_engines(conn, revisions)
-    stored = artifacts.of_conversation(conn, state.tenant, state.id, state.ancestors)
+    # Before the first answer nothing is recorded of KV but what an attempt has had prefilled elsewhere.
+    begins = state.last is None and not state.ancestors and current.attempt == 0
+    stored = [] if begins else artifacts.of_conversation(conn, state.tenant, state.id, state.ancestors)
     several = len(revisions.union(one.revision for one in stored)) > 1
     if any(engine.role is EngineRole.PREFILL for engine in engines):
         # A token is a byte at least.
