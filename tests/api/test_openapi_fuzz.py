@@ -60,8 +60,8 @@ bounded = settings(
     phases=[Phase.explicit, Phase.generate],
     suppress_health_check=list(HealthCheck),
 )
-TWO_ROUTES = ("GET /admin/rollouts/{rollout_id}/events",)
-"""Whose path is one of a POST with another name in the place of its last word."""
+TWO_ROUTES = ("GET /admin/rollouts/{rollout_id}/events", "POST /v1/responses/input_tokens")
+"""Whose path is another route's too, with its last word in the place of a name or an id: what has not the form of one is not there (404)."""
 Known = dict[str, str]
 CLASHING = ("previous_response_id", "instructions", "revision")
 """With a conversation that has had its first turn."""
