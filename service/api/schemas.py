@@ -40,7 +40,7 @@ MAX_INITIAL_ITEMS = 20
 MAX_CACHE_KEY = 512
 
 WITHOUT_EFFECT: Mapping[str, tuple[object, ...]] = {
-    "reasoning": (),
+    "reasoning": ({},),
     "service_tier": ("auto", "default"),
     "store": (True,),
     "stream_options": ({}, {"include_obfuscation": False}),

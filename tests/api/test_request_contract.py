@@ -61,6 +61,15 @@ def test_what_is_not_there_is_refused_by_its_name_and_taken_as_null(shared_stack
     assert shared_stack.post(input="hello", **{name: None}).status_code == 200
 
 
+@pytest.mark.parametrize(("name", "values"), WITHOUT_EFFECT.items())
+def test_what_asks_for_what_is_done_anyway_is_taken(
+    shared_stack: Stack, name: str, values: tuple[object, ...]
+) -> None:
+    assert values
+    for value in values:
+        assert shared_stack.post(input="hello", **{name: value}).status_code == 200, value
+
+
 def test_a_conversations_parameters_are_all_there() -> None:
     assert fields("CreateConversationBody") <= ConversationBody.model_fields.keys()
     assert fields("UpdateConversationBody") == ConversationUpdateBody.model_fields.keys()
