@@ -27,6 +27,7 @@ class RebuildLooks:
         self._wanted.add(rebuild)
         if self._next is None:
             self._next = asyncio.create_task(self._look())
+            self._next.add_done_callback(_looked_at)
         # Who is cancelled takes no look away from the others.
         found = await asyncio.shield(self._next)
         return found.get(rebuild)
@@ -35,3 +36,9 @@ class RebuildLooks:
         await asyncio.sleep(GATHER_S)
         wanted, self._wanted, self._next = self._wanted, set(), None
         return await self._database.run(lambda conn: rebuild_progress.look(conn, wanted), reach=ALL_TENANTS)
+
+
+def _looked_at(look: asyncio.Task[Mapping[str, Rebuild]]) -> None:
+    """Whoever asked may be gone, and asyncio would complain of an error that nobody saw."""
+    if not look.cancelled():
+        look.exception()

@@ -1,13 +1,14 @@
 """Turns that wait for rebuilds share their looks at the rows."""
 
 import asyncio
+import gc
 from collections.abc import Callable
 from typing import Any, cast
 
 import pytest
 
 from service.api.database import ALL_TENANTS, Database, Reach
-from service.api.rebuild_looks import RebuildLooks
+from service.api.rebuild_looks import GATHER_S, RebuildLooks
 from service.store import rebuild_progress
 
 
@@ -71,3 +72,17 @@ async def test_a_look_that_fails_fails_for_all_who_share_it_and_the_next_is_a_ne
     assert [str(error) for error in found] == ["gone", "gone"]
     rows.error = None
     assert await shared.find("rb_1") == "row of rb_1"
+
+
+async def test_a_look_that_fails_when_nobody_waits_for_it_any_more_is_no_error_of_anybody(rows: Rows) -> None:
+    """Found by the simulation: of a turn that was ended elsewhere meanwhile, asyncio complained of an error nobody had seen."""
+    complaints: list[dict[str, Any]] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: complaints.append(context))
+    shared, rows.error = looks(rows), ConnectionError("gone")
+    asked = asyncio.create_task(shared.find("rb_1"))
+    await asyncio.sleep(0)
+    asked.cancel()
+    await asyncio.wait([asked])
+    await asyncio.sleep(GATHER_S * 5)
+    gc.collect()
+    assert complaints == []
