@@ -93,6 +93,7 @@ def scenario_of(load: Load) -> Scenario:
         engines=4,
         prefill=0,
         long=0.0,
+        truncated=0.0,
         apis=2,
         pool=24,
         terms=0.0,

@@ -88,6 +88,7 @@ class Ask:
     streamed: bool = False
     scored: bool = False
     """Whether log-probabilities are asked for."""
+    truncate: bool = False
     terms: Terms = USUAL
     wants: Wants = NOTHING_WANTED
 
@@ -205,6 +206,7 @@ def _request(ask: Ask) -> TurnRequest:
         wants=ask.wants,
         terms=ask.terms,
         streamed=ask.streamed,
+        truncate=ask.truncate,
         turn=TurnId(clock.new_id("resp_")),
     )
 

@@ -75,6 +75,7 @@ class Client:
                 revision=self._named(),
                 streamed=random.random() < scenario.streamed,
                 scored=random.random() < scenario.scored,
+                truncate=random.random() < scenario.truncated,
                 terms=self._terms(),
                 wants=TOOLS if random.random() < scenario.tools else NOTHING_WANTED,
             )

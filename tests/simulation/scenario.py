@@ -26,6 +26,8 @@ class Scenario:
     terms: float
     """That run in the background, or have a deadline, or end with who listens."""
     tools: float
+    truncated: float
+    """That leave their oldest items out where the model takes no more."""
     cancelled: float
     repeated: float
     policies: tuple[OnUpgrade | None, ...]
@@ -58,7 +60,7 @@ def of_seed(seed: int) -> Scenario:
     random = Random(seed)  # noqa: S311 the same each time
     harm = random.choice((0.0, 0.3, 1.0, 1.0, 2.0))
     turns, think_s = random.randint(2, 5), random.choice((0.5, 2.0, 6.0))
-    return Scenario(
+    chosen = Scenario(
         conversations=random.randint(1, 4),
         turns=turns,
         think_s=think_s,
@@ -92,7 +94,9 @@ def of_seed(seed: int) -> Scenario:
         faults_until_s=random.uniform(8.0, 25.0),
         prefill=random.choice((0, 0, 1, 2)),
         long=random.choice((0.0, 0.5)),
+        truncated=random.choice((0.0, 0.5)),
     )
+    return replace(chosen, max_model_len=200) if chosen.long and chosen.max_model_len == 80 else chosen
 
 
 def stormy(seed: int) -> Scenario:
@@ -141,6 +145,7 @@ def eventful(seed: int) -> Scenario:
         scored=0.3,
         terms=0.3,
         tools=0.3,
+        truncated=seed % 4 // 2 * 0.5,
         cancelled=0.1,
         policies=(None,),
         engines=1,
@@ -151,7 +156,7 @@ def eventful(seed: int) -> Scenario:
         rollout_at_s=3.0,
         strategy=strategy,
         deed=deeds[seed % len(deeds)],
-        deed_after_s=5.0,
+        deed_after_s=4.0 + seed // 8 % 6,
         tokenizer="letters",
         max_model_len=(40, 100_000, 100_000)[seed % 3],
         token_s=(0.0005, 0.1)[seed % 2],

@@ -11,7 +11,7 @@ from tests.simulation.scenario import divided, parted
 from tests.simulation.steps import split_steps
 from tests.simulation.substitution import simulated
 
-PARTED = 20
+PARTED = 40
 """Seeds."""
 SEED = 1
 """Of a world in which a prompt is prefilled elsewhere several times."""

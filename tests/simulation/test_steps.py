@@ -11,7 +11,7 @@ from tests.simulation.scenario import eventful
 from tests.simulation.steps import all_steps
 from tests.simulation.substitution import simulated
 
-LOOKED_AT = 60
+LOOKED_AT = 120
 """Seeds in which each step is looked for."""
 OF_THE_BROKER = (Storm.BROKER_EMPTIED, Storm.BROKER_AWAY, Storm.BROKER_RESTORED)
 """By turns: two of them meet each step, one before it and one after it."""
