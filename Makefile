@@ -55,7 +55,7 @@ bench-partitions: setup-dev ## Events in one table and in hash partitions, side 
 chaos: setup-dev ## Kill service, worker and PostgreSQL at every message of a turn, some 60 minutes; the last line is JSON
 	@$(PY) -m bench.chaos
 
-faults: setup-dev ## Kill, stop and exchange processes at steps of turns and rebuilds, by 300 seeds, some 20 minutes; the last line is JSON
+faults: setup-dev ## Kill, stop, exchange and cut off processes at steps of turns, rebuilds and splits, by 300 seeds, some 25 minutes; the last line is JSON
 	@$(PY) -m tests.faults
 
 fuzz: setup-dev ## Manifests and blocks of stored KV, damaged, forged and drawn, 100,000 of each; the last line is JSON
