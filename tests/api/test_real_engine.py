@@ -165,9 +165,11 @@ def test_forks_of_one_history_answer_from_one_rebuild_what_they_would_answer_wit
         [rebuild] = {waiting(stack, fork) for fork in forks}
         stack.bell.work(rebuild)
         answers = [answer.result() for answer in asked]
+    # What the first has loaded is in the engine's own cache for the second, if that comes later.
+    assert "rebuilt" in {answer["kv"]["source"] for answer in answers}
     for fork, answer in zip(forks, answers, strict=True):
-        assert (answer["kv"]["plan"], answer["kv"]["source"]) == ("rebuild", "rebuilt")
-        assert answer["kv"]["tokens_loaded"] > 0
+        assert answer["kv"]["plan"] == "rebuild", answer["kv"]
+        assert answer["usage"]["input_tokens_details"]["cached_tokens"] > 64, answer
         state = stack.state(fork)
         turn = state.turns[answer["id"]]
         assert turn.completed is not None

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from service import turn_flow
+from service import turn_planning
 from service.__main__ import main
 from service.domain.plan import History, StoredArtifact, TurnPlan, plan_turn
 from service.domain.revision import RevisionDigest
@@ -23,5 +23,5 @@ def naive_plan(
 
 
 if __name__ == "__main__":
-    vars(turn_flow)["plan_turn"] = naive_plan
+    vars(turn_planning)["plan_turn"] = naive_plan
     sys.exit(main())
