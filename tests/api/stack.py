@@ -5,7 +5,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
@@ -15,6 +15,7 @@ import httpx
 from openai import OpenAI
 from pydantic import SecretStr
 from sqlalchemy import Engine
+from sqlalchemy.exc import DBAPIError
 
 from service import rollout_flow
 from service.api.app import create_app
@@ -144,9 +145,9 @@ class Stack:
         assert answer.status_code == 200, answer.text
 
     def heartbeats(self, over: threading.Event) -> None:
-        """As the launcher of each engine would send them, for as long as it lives."""
+        """As the launcher of each engine would send them, for as long as it lives: one that is lost, the next makes up for."""
         while not over.wait(HEARTBEAT_S):
-            with self.database.begin() as conn:
+            with suppress(DBAPIError), self.database.begin() as conn:
                 for engine in [e for e in self.engines if e.alive]:
                     fleet.heartbeat(conn, boot=engine.boot, lease_s=self.settings.engine_lease_s)
 
