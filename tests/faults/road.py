@@ -42,7 +42,7 @@ class Road:
     def __init__(self, leads_to: Callable[[], int]) -> None:
         self._leads_to = leads_to
         self.carried = 0
-        """Connections, so far."""
+        """Messages or parts of them, so far: whoever keeps a connection comes by again without making one."""
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.port: int = self._listener.getsockname()[1]
         self._lock = threading.Lock()
@@ -108,7 +108,6 @@ class Road:
             return
         with self._lock:
             self._passages.add(passage)
-            self.carried += 1
         back = threading.Thread(target=self._pump, args=(passage, Way.BACK, server, client), daemon=True)
         back.start()
         self._pump(passage, Way.THERE, client, server)
@@ -121,6 +120,8 @@ class Road:
         try:
             while chunk := source.recv(CHUNK_BYTES):
                 self._open[way].wait()
+                with self._lock:
+                    self.carried += 1
                 if not passage.lost:
                     target.sendall(chunk)
         except OSError:
