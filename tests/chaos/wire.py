@@ -3,7 +3,7 @@
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -55,6 +55,14 @@ class Message:
         return f"{self.number}: {self.side} {self.kind} of {self.statement}"
 
 
+def cut(ends: Iterable[socket.socket]) -> None:
+    for end in ends:
+        try:
+            end.shutdown(socket.SHUT_RDWR)
+        except OSError:
+            continue  # the other side was quicker
+
+
 class Session:
     """One connection, as far as its messages tell."""
 
@@ -79,11 +87,7 @@ class Session:
         return KINDS[side].get(tag, repr(tag)), self._named()
 
     def cut(self) -> None:
-        for end in self._ends:
-            try:
-                end.shutdown(socket.SHUT_RDWR)
-            except OSError:
-                continue  # the other side was quicker
+        cut(self._ends)
 
     def close(self) -> None:
         for end in self._ends:

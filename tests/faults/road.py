@@ -7,6 +7,8 @@ from contextlib import contextmanager
 from enum import StrEnum
 from typing import Self
 
+from tests.chaos.wire import cut
+
 CHUNK_BYTES = 65536
 
 
@@ -25,11 +27,7 @@ class Passage:
         self._ends = (client, server)
 
     def cut(self) -> None:
-        for end in self._ends:
-            try:
-                end.shutdown(socket.SHUT_RDWR)
-            except OSError:
-                continue  # the other side was quicker
+        cut(self._ends)
 
     def close(self) -> None:
         for end in self._ends:

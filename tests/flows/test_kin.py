@@ -62,41 +62,34 @@ def test_a_fork_of_a_fork_finds_what_was_forked_first(conn: Connection, parent: 
     assert waits(conn, grandchild).rebuild == waits(conn, parent).rebuild
 
 
+def warm_up(conn: Connection, conversation: ConversationId, *, like: Rebuild) -> None:
+    rebuilds.enqueue(
+        conn,
+        rebuild="rb_warm",
+        tenant=ACME,
+        conversation=conversation,
+        turn=like.turn,
+        attempt=9,
+        revision=like.revision,
+        offer=None,
+        tokens_total=like.tokens_total,
+        queue=RebuildQueue.BACKGROUND,
+    )
+
+
 def test_a_warm_up_of_a_relative_is_not_waited_for(conn: Connection, parent: ConversationId) -> None:
     one, other = fork(conn, parent), fork(conn, parent)
     first = waits(conn, one)
     made = row(conn, first.rebuild)
     rebuilds.end_by_hand(conn, made.id, RebuildState.FAILED, "a test")
-    rebuilds.enqueue(
-        conn,
-        rebuild="rb_warm",
-        tenant=ACME,
-        conversation=one,
-        turn=made.turn,
-        attempt=9,
-        revision=made.revision,
-        offer=None,
-        tokens_total=made.tokens_total,
-        queue=RebuildQueue.BACKGROUND,
-    )
+    warm_up(conn, one, like=made)
     assert waits(conn, other).rebuild != "rb_warm"
 
 
 def test_its_own_warm_up_comes_before_a_relatives_rebuild(conn: Connection, parent: ConversationId) -> None:
     one, other = fork(conn, parent), fork(conn, parent)
     made = row(conn, waits(conn, one).rebuild)
-    rebuilds.enqueue(
-        conn,
-        rebuild="rb_warm",
-        tenant=ACME,
-        conversation=other,
-        turn=made.turn,
-        attempt=9,
-        revision=made.revision,
-        offer=None,
-        tokens_total=made.tokens_total,
-        queue=RebuildQueue.BACKGROUND,
-    )
+    warm_up(conn, other, like=made)
     assert waits(conn, other).rebuild == "rb_warm"
     joined = row(conn, "rb_warm")
     assert (joined.queue, joined.conversation) == (RebuildQueue.INTERACTIVE, other)
