@@ -40,6 +40,7 @@ from workers.engine_probe import EngineProbe, Health, Identity
 from workers.fleet_client import Canary, FleetClient, Registration
 from workers.kv_connector.weights import weights_digest
 from workers.membership import Membership, Served
+from workers.named_memory import NamedMemory
 from workers.vllm_command import PROGRAM, built_for_cpus, vllm_command, with_private_adapters
 from workers.zygote_engine import ZygoteEngine
 
@@ -84,6 +85,7 @@ class Launcher:
         self._fleet = FleetClient(http=http, api=options.api, key_file=options.key_file)
         self._boot = BootId(f"boot_{uuid4().hex}")
         self._process = _start(options, self._boot, weights)
+        self._memory = NamedMemory(self._process.pid)
 
     def run(self) -> None:
         """Returns when stopped as asked; whatever happens, the engine has ended then.
@@ -96,6 +98,7 @@ class Launcher:
             self._wait(self._probe.require_up, "loading the model", self._options.start_timeout_s)
             identity = self._measured()
             self._require_expected(identity)
+            self._memory.look()
             registration = self._registration(identity, self._canary(identity))
             membership = Membership(
                 self._fleet,
@@ -113,6 +116,7 @@ class Launcher:
                 membership.leave()
         finally:
             self._process.stop()
+            self._memory.drop()
 
     def _serve(self, membership: Membership) -> None:
         log.info("%s serves at %s", self._options.name, self._options.address)
@@ -236,6 +240,7 @@ class Launcher:
             if now > began + limit_s:
                 raise EngineFailed(f"{what} took longer than {limit_s:.0f} s: {why}")
             if now >= remind_at:
+                self._memory.look()
                 log.info("%s: %s ... %.0f s", self._options.name, what, now - began)
                 remind_at = now + REMIND_S
             self._process.ended(within_s=POLL_S)

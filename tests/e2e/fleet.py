@@ -176,16 +176,7 @@ def _serve(deployment: Deployment, name: str, model: Path, core: str) -> dict[st
 @contextmanager
 def frozen(engine: dict[str, Any]) -> Iterator[None]:
     """The processes that serve this engine's port take no step: a prefill sent to it goes on only afterwards."""
-    port = int(engine["address"].rsplit(":", 1)[1])
-    server = next(
-        connection.pid
-        for connection in psutil.net_connections("tcp")
-        if connection.laddr
-        and connection.laddr.port == port
-        and connection.status == psutil.CONN_LISTEN
-        and connection.pid
-    )
-    tree = [psutil.Process(server), *psutil.Process(server).children(recursive=True)]
+    tree = process_tree(server_of(engine))
     for process in tree:
         process.send_signal(signal.SIGSTOP)
     try:
@@ -196,7 +187,24 @@ def frozen(engine: dict[str, Any]) -> Iterator[None]:
                 process.send_signal(signal.SIGCONT)
 
 
+def server_of(engine: dict[str, Any]) -> int:
+    """The process that serves this engine's port."""
+    port = int(engine["address"].rsplit(":", 1)[1])
+    return next(
+        connection.pid
+        for connection in psutil.net_connections("tcp")
+        if connection.laddr
+        and connection.laddr.port == port
+        and connection.status == psutil.CONN_LISTEN
+        and connection.pid
+    )
+
+
+def process_tree(pid: int) -> list[psutil.Process]:
+    return [psutil.Process(pid), *psutil.Process(pid).children(recursive=True)]
+
+
 def kill_tree(pid: int) -> None:
-    tree = [psutil.Process(pid), *psutil.Process(pid).children(recursive=True)]
+    tree = process_tree(pid)
     for process in tree:
         process.kill()

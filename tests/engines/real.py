@@ -24,6 +24,7 @@ from stack.ports import find_free_port
 from tests.engines.checkpoints import TinyModel
 from workers.child import Program
 from workers.engine_options import EngineOptions
+from workers.named_memory import NamedMemory
 from workers.vllm_command import vllm_command, with_private_adapters
 from workers.zygote_engine import ZygoteEngine
 
@@ -58,6 +59,7 @@ class RealEngine:
     url: str
     boot: BootId
     process: ZygoteEngine = field(repr=False)
+    memory: NamedMemory = field(repr=False)
     store: Path
     run_dir: Path
     http: httpx.Client = field(repr=False)
@@ -190,22 +192,26 @@ class EngineHall:
             env=dict(command.env) | dict(self._scratch) | dict(env or {}),
             log=options.log,
         )
+        process = ZygoteEngine.start(self._zygote, program)
         engine = RealEngine(
             url=options.local_address,
             boot=boot,
-            process=ZygoteEngine.start(self._zygote, program),
+            process=process,
+            memory=NamedMemory(process.pid),
             store=Path(store),
             run_dir=options.own_dir,
             http=self._http,
         )
         self._running.append(engine)
         self._wait_until_up(engine)
+        engine.memory.look()
         return engine
 
     def stop(self, engine: RealEngine) -> None:
         self._running.remove(engine)
         self._shared = {key: kept for key, kept in self._shared.items() if kept is not engine}
         engine.process.stop()
+        engine.memory.drop()
 
     def close(self) -> None:
         for engine in list(self._running):

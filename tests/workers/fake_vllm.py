@@ -5,6 +5,7 @@ file beside it, as `journal`.
 """
 
 import json
+import mmap
 import os
 import signal
 import sys
@@ -64,6 +65,13 @@ class Handler(BaseHTTPRequestHandler):
         """Quiet."""
 
 
+def share(path: Path) -> mmap.mmap:
+    if not path.exists():
+        path.write_bytes(bytes(mmap.PAGESIZE))
+    with path.open("r+b") as file:
+        return mmap.mmap(file.fileno(), mmap.PAGESIZE)
+
+
 def ended(_number: int, _frame: FrameType | None) -> None:
     note("sigterm")
     sys.exit(0)
@@ -73,11 +81,14 @@ def main() -> None:
     note(f"pid {os.getpid()}")
     note(f"argv {json.dumps(ARGUMENTS)}")
     signal.signal(signal.SIGTERM, ended)
+    shared = [share(Path(path)) for path in script()["shared"]]
     time.sleep(script()["load_s"])
     if complaint := script()["complaint"]:
         sys.stderr.write(f"{complaint}\n")
         sys.exit(1)
-    ThreadingHTTPServer(("127.0.0.1", int(value_of("--port"))), Handler).serve_forever()
+    with ThreadingHTTPServer(("127.0.0.1", int(value_of("--port"))), Handler) as server:
+        server.serve_forever()
+    shared.clear()
 
 
 if __name__ == "__main__":

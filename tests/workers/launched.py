@@ -34,6 +34,7 @@ class Launched:
             "health": 200,
             "load": 0,
             "load_s": 0,
+            "shared": [],
             "complaint": "",
             "identity_status": 200,
             "identity": identity(),
@@ -81,6 +82,11 @@ class Launched:
     def signal(self, number: signal.Signals) -> None:
         assert self.process is not None
         self.process.send_signal(number)
+
+    def until_said(self, what: str) -> None:
+        assert self.process is not None
+        assert self.process.stderr is not None
+        assert any(what in line for line in self.process.stderr), what
 
     def end(self) -> tuple[int, str]:
         """Its exit status and all that it said, once it has ended by itself."""

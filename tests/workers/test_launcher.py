@@ -1,5 +1,6 @@
 """The engine launcher: refuses bad input at once, serves only what was measured, and ends what it started."""
 
+import mmap
 import os
 import shutil
 import signal
@@ -17,10 +18,12 @@ from stack.ports import find_free_port
 from tests.domain.descriptors import V12, V13
 from tests.workers.fake_api import FakeApi, serving
 from tests.workers.launched import ANSWER, REPOSITORY, Launched, gone, identity, until
+from workers import named_memory
 from workers.engine_probe import TIMEOUT_S
 
 SLEEPING_ZYGOTE = Path(__file__).with_name("sleeping_engine.py")
 ADAPTERS = {"legal": "a" * 64, "style": "b" * 64}
+SHARED_BEFORE_S = 0.2
 TERM, KILL, STOP, CONT = signal.SIGTERM, signal.SIGKILL, signal.SIGSTOP, signal.SIGCONT
 
 
@@ -217,6 +220,28 @@ def test_a_dead_engine_leaves_the_fleet(launched: Launched, api: FakeApi) -> Non
     assert status == 1
     assert "the engine ended" in said
     assert api.calls[-1].method == "DELETE"
+
+
+@pytest.mark.parametrize(("load_s", "said"), [(0, "registered as"), (60, "loading the model")])
+def test_memory_that_a_killed_engine_shared_by_name_is_given_back(
+    launched: Launched, load_s: int, said: str
+) -> None:
+    own = named_memory.FOLDER / f"vllm_offload_{launched.port}.mmap"
+    of_a_cache_server = named_memory.FOLDER / f"psm_{launched.port}"
+    of_a_cache_server.write_bytes(bytes(mmap.PAGESIZE))
+    time.sleep(SHARED_BEFORE_S)
+    launched.behave(shared=[str(own), str(of_a_cache_server)], load_s=load_s)
+    try:
+        launched.start()
+        launched.until_said(said)
+        assert own.exists()
+        os.kill(launched.engine_pid(), KILL)
+        assert launched.end()[0] == 1
+        assert not own.exists()
+        assert of_a_cache_server.exists()
+    finally:
+        own.unlink(missing_ok=True)
+        of_a_cache_server.unlink()
 
 
 def test_an_engine_whose_core_died_is_ended(launched: Launched, api: FakeApi) -> None:

@@ -18,12 +18,13 @@ from service.domain.events import TurnCompleted
 from service.domain.turn import TurnState
 from stack.ports import find_free_port
 from tests.api.stack import Stack, deltas, running_stack, sse, until_text
-from tests.e2e.fleet import frozen
+from tests.e2e.fleet import frozen, process_tree, server_of
 from tests.e2e.test_engines_come_and_go import LONG_ANSWER, SETTLED_S, equals_cold, join, pins
 from tests.engines.checkpoints import TinyModel
 from tests.engines.real import RealEngine
 from tests.workers.celery_worker import until
 from tests.workers.launched import REPOSITORY
+from workers.named_memory import FOLDER
 
 START_S = 120.0
 TRIES = 30
@@ -154,6 +155,25 @@ def test_r1_a_turn_that_outlasts_the_drain_is_answered_once_by_another_engine_of
     assert final["attempt"] == second.attempt == 2
     assert sum(event.turn == second.turn for event in completions(stack, chat)) == 1
     assert equals_cold(stack, chat, v12_engine, temperature=1)
+
+
+def test_an_engine_that_is_stopped_at_once_leaves_no_shared_memory(
+    stack: Stack, engine_zygote: Path, tiny_v12: Path, tmp_path: Path
+) -> None:
+    """VLLM then kills its own processes, the one that would tidy up after them among them."""
+    launcher = launch(stack, engine_zygote, tiny_v12, tmp_path, "--shutdown-timeout", "0")
+    try:
+        tree = process_tree(server_of(launched(stack)))
+        named = {Path(mapped.path) for process in tree for mapped in process.memory_maps()}
+        shared = {path for path in named if path.parent == FOLDER and path.exists()}
+        assert shared, "vLLM's processes talk through it"
+        launcher.terminate()
+        _, said = launcher.communicate(timeout=60)
+    finally:
+        launcher.kill()
+        launcher.communicate()
+    assert launcher.returncode == 0, said
+    assert not [path for path in shared if path.exists()]
 
 
 def whole(said: str, rest: list[dict[str, Any]]) -> dict[str, Any]:
