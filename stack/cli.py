@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from importlib import import_module
 from pathlib import Path
 
-from service.domain.errors import EverturnError
+from service.domain.errors import EverturnError, NotFound
 from stack.errors import StackError, unusable
 
 DATA = Path(".everturn")
@@ -30,6 +30,16 @@ COMMANDS = {
 """Modules of stack/commands, each with what it adds: a command loads its own alone, since all of them take a second."""
 
 
+LISTED_BY = {
+    "tenant": "tenants ls",
+    "key": "keys ls",
+    "rebuild": "rebuilds ls",
+    "rollout": "rollout ls",
+    "contract": "contract list",
+}
+"""Kinds of things, and the command that shows those that are there."""
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     options = argparse.ArgumentParser(add_help=False)
     options.add_argument(
@@ -46,7 +56,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         status: int = given.run(given)
     except (StackError, EverturnError) as error:
-        print(f"everturn: {error}", file=sys.stderr)
+        print(f"everturn: {_with_way_out(error)}", file=sys.stderr)
         return 1
     except OSError as error:
         print(f"everturn: {unusable(error, given.data)}", file=sys.stderr)
@@ -55,6 +65,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print("everturn: interrupted; `make down` stops what still runs", file=sys.stderr)
         return 130
     return status
+
+
+def _with_way_out(error: Exception) -> str:
+    if isinstance(error, NotFound) and error.kind in LISTED_BY:
+        return f"{error} `everturn {LISTED_BY[error.kind]}` lists them."
+    return str(error)
 
 
 def _modules(arguments: Sequence[str]) -> Iterable[str]:

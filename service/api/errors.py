@@ -66,6 +66,21 @@ TABLE: tuple[tuple[type[Exception], Shape], ...] = (
 )
 """The first that fits; anything else is ours, and 500."""
 
+LISTS = {
+    "model": "/v1/models",
+    "revision": "/admin/revisions",
+    "alias": "/admin/aliases",
+    "engine": "/admin/engines",
+    "rollout": "/admin/rollouts",
+    "rebuild": "/admin/rebuilds",
+    "contract": "/admin/contracts",
+    "contract in force": "/admin/contracts",
+    "key": "/admin/keys",
+    "tenant": "/admin/tenants",
+    "audit view": "/admin/audit",
+}
+"""Where whoever named one that is not there finds those that are."""
+
 INTERNAL = Shape(status=500, type="server_error", code="internal_error")
 
 STATUS_OF_CODE = {
@@ -208,4 +223,6 @@ def _words(error: Exception, shape: Shape) -> str:
         return "The database cannot be reached or is too busy; nothing was accepted unless it shows when read back."
     if isinstance(error, DataError):
         return "A value of the request cannot be stored as it is: an id, a name or a path holds NUL or is too large."
+    if isinstance(error, NotFound) and error.kind in LISTS:
+        return f"{error} GET {LISTS[error.kind]} lists them."
     return str(error)

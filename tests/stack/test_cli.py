@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from stack import cli
-from stack.cli import COMMANDS
+from stack.cli import COMMANDS, LISTED_BY
 from tests.stack.supervisors import REPOSITORY
 
 
@@ -51,3 +51,11 @@ def test_a_command_loads_its_own_module_alone(command: str, tmp_path: Path) -> N
     loaded = {line.rpartition("|")[2].strip() for line in said.stderr.splitlines() if "|" in line}
     assert "stack.background" in loaded
     assert not loaded & {"sqlalchemy", "httpx"}
+
+
+@pytest.mark.parametrize("command", LISTED_BY.values())
+def test_what_is_named_as_the_way_out_is_a_command(command: str) -> None:
+    module = next(m for m, names in COMMANDS.items() if command.split(maxsplit=1)[0] in names)
+    parsers = argparse.ArgumentParser()
+    import_module(f"stack.commands.{module}").add(parsers.add_subparsers())
+    assert callable(parsers.parse_args(command.split()).run)

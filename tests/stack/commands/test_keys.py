@@ -55,9 +55,11 @@ def test_a_mistake_is_one_line_that_says_what_to_do(run: Run) -> None:
     assert run("keys", "create", "operator", "--tenant", "acme", status=1) == [
         "everturn: A key of scope 'tenant' needs a tenant, one of another scope has none."
     ]
-    assert run("keys", "revoke", "key_x", status=1) == ["everturn: No key with id 'key_x'."]
+    assert run("keys", "revoke", "key_x", status=1) == [
+        "everturn: No key with id 'key_x'. `everturn keys ls` lists them."
+    ]
     assert run("tenants", "limit", "nobody", "--items", "3", status=1) == [
-        "everturn: No tenant with id 'nobody'."
+        "everturn: No tenant with id 'nobody'. `everturn tenants ls` lists them."
     ]
 
 
@@ -71,7 +73,9 @@ def test_a_tenants_policy_is_changed_listed_and_on_record(run: Run, engine: Engi
         "on_upgrade of acme is replay, by default; it holds from its next turn on"
     ]
     assert run("tenants", "ls") == ["acme  on_upgrade=replay  no limits of its own"]
-    assert run("tenants", "policy", "nobody", "stay", status=1) == ["everturn: No tenant with id 'nobody'."]
+    assert run("tenants", "policy", "nobody", "stay", status=1) == [
+        "everturn: No tenant with id 'nobody'. `everturn tenants ls` lists them."
+    ]
     with engine.begin() as conn:
         told = audit.read_view(conn, "tenant_policies", filters={}, after=None, limit=9)
     assert [(one["previous"], one["on_upgrade"]) for one in told] == [(None, "stay"), ("stay", None)]

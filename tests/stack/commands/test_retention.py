@@ -107,4 +107,6 @@ def test_a_number_of_days_that_is_none_is_refused(
 
 def test_a_tenant_that_is_none_is_named(run: Run) -> None:
     for arguments in (("set", "nobody", "--days", "3"), ("clear", "nobody")):
-        assert run("retention", *arguments, status=1) == ["everturn: No tenant with id 'nobody'."]
+        assert run("retention", *arguments, status=1) == [
+            "everturn: No tenant with id 'nobody'. `everturn tenants ls` lists them."
+        ]
