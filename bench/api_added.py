@@ -65,17 +65,18 @@ def added_figures(
         steps = traced.steps_ms()
         kept = _kept(service, server, ogx, identity)
     one, most = levels[str(streams[0])], levels[str(streams[-1])]
-    found = {
+    found = headline(one, most) | {"by_streams": levels, "ogx": note, "kept": kept, "steps_ms": steps}
+    return Compared(figures=found, pace=Pace.of(seen[streams[0]][DIRECT]))
+
+
+def headline(one: Mapping[str, float], most: Mapping[str, float]) -> dict[str, Any]:
+    """Of the figures of one stream, and of as many as were measured."""
+    return {
         "ttft_added_ms_p50": one["ttft_added_ms_p50"],
         "throughput_ratio": most["throughput_ratio"],
         "ttft_added_ogx_ms_p50": one.get(f"ttft_added_{OGX}_ms_p50"),
         "throughput_ratio_ogx": most.get(f"throughput_ratio_{OGX}"),
-        "by_streams": levels,
-        "ogx": note,
-        "kept": kept,
-        "steps_ms": steps,
     }
-    return Compared(figures=found, pace=Pace.of(seen[streams[0]][DIRECT]))
 
 
 def _kept(

@@ -2,7 +2,9 @@
 
 import asyncio
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field
+from itertools import count
 from statistics import median, quantiles
 from typing import Any
 
@@ -14,9 +16,15 @@ PAUSE_S = 4.0
 BEGUN_PER_S = 60
 SOAKERS = 16
 TURNS_OF_ONE = 8
+STREAMED_EVERY = 2
 PER_TURNS = 100_000
+WARM_UP_TURNS = 5000
+"""Before memory is looked at: until then the service fills its pools, and PostgreSQL's connections their plans."""
 FEWEST_TURNS = 5000
 """Of a soak, for its growth to say anything."""
+SAMPLE_S = 1.0
+AT_AN_END = 10
+"""Samples whose median is what the service weighs at the beginning, or at the end."""
 
 
 def stream_figures(service: BenchService, streams: int) -> dict[str, Any]:
@@ -50,43 +58,98 @@ def stream_figures(service: BenchService, streams: int) -> dict[str, Any]:
     }
 
 
-def soak_figures(service: BenchService, seconds: float) -> dict[str, Any]:
-    """Turns for so long, on conversations of a few turns each; memory after each second."""
-    turns, samples = 0, list[tuple[int, float]]()
-    until = time.monotonic() + seconds
+@dataclass(slots=True, kw_only=True)
+class Soak:
+    """Turns of several soakers, on conversations of a few turns each, and what the service weighed meanwhile."""
 
-    async def soaker(number: int) -> None:
-        nonlocal turns
-        previous: str | None = None
-        said = 0
-        while time.monotonic() < until:
-            body: dict[str, Any] = {"input": f"{number} says {said}"}
-            if previous is not None and said % TURNS_OF_ONE:
+    turns: int
+    """That it is to make."""
+    until: float
+    """On the monotonic clock: none begins after that."""
+    begun: int = 0
+    made: int = 0
+    streamed: int = 0
+    samples: list[tuple[int, float]] = field(default_factory=list)
+    """How many were made, and megabytes."""
+    took_s: float = 0.0
+    cpu_s: float = 0.0
+
+    async def run(self, service: BenchService) -> None:
+        """Raises: SystemExit: a turn was not answered as it should be."""
+        began, spent = time.monotonic(), service.cpu_s
+        self.samples.append((0, service.rss_mb))
+        soakers = [asyncio.create_task(self._soaker(service, number)) for number in range(SOAKERS)]
+        going: Collection[asyncio.Task[None]] = soakers
+        while going:
+            done, going = await asyncio.wait(going, timeout=SAMPLE_S, return_when=asyncio.FIRST_EXCEPTION)
+            for one in done:
+                one.result()
+            self.samples.append((self.made, service.rss_mb))
+        self.took_s, self.cpu_s = time.monotonic() - began, service.cpu_s - spent
+
+    @property
+    def mb_growth(self) -> float | None:
+        """Between the ends of it all, as it was measured."""
+        if self.made < FEWEST_TURNS:
+            return None
+        return round(_weight(self.samples[-AT_AN_END:]) - _weight(self.samples[:AT_AN_END]), 1)
+
+    def figures(self) -> dict[str, Any]:
+        """Raises: SystemExit: not even one was made."""
+        if not self.made:
+            raise SystemExit("the soak's time was over before its warm-up: give it more, with --soak-s")
+        return {
+            "soak_turns": self.made,
+            "soak_turns_asked": self.turns,
+            "soak_streamed": self.streamed,
+            "soak_s": round(self.took_s),
+            "soak_turns_per_s": round(self.made / self.took_s, 1),
+            "service_cpu_ms_per_turn": round(self.cpu_s / self.made * 1000, 1),
+            "soak_mb_growth": self.mb_growth,
+            "soak_mb_most": round(max(mb for _, mb in self.samples) - _weight(self.samples[:AT_AN_END]), 1),
+            "soak_mb_slope": round(_slope(self.samples) * PER_TURNS, 1),
+            "service_mb": round(_weight(self.samples[-AT_AN_END:]), 1),
+        }
+
+    async def _soaker(self, service: BenchService, number: int) -> None:
+        previous = ""
+        for said in count():
+            if self.begun == self.turns or time.monotonic() >= self.until:
+                return
+            self.begun += 1
+            body = {"input": f"{number} says {said}"}
+            if said % TURNS_OF_ONE:
                 body["previous_response_id"] = previous
-            previous = (await ask(service.url, "/v1/responses", service.tenant_key, body))["id"]
-            said, turns = said + 1, turns + 1
+            if said % STREAMED_EVERY:
+                streamed = await stream_response(service.url, service.tenant_key, body)
+                if not streamed.ended:
+                    raise SystemExit("a stream of the soak ended early")
+                previous = streamed.id
+                self.streamed += 1
+            else:
+                previous = (await ask(service.url, "/v1/responses", service.tenant_key, body))["id"]
+            self.made += 1
 
-    async def watch() -> None:
-        while time.monotonic() < until:
-            await asyncio.sleep(1)
-            samples.append((turns, service.rss_mb))
 
-    async def run() -> None:
-        await asyncio.gather(watch(), *(soaker(number) for number in range(SOAKERS)))
+def soak_figures(
+    service: BenchService, *, turns: int, limit_s: float, warm_up: int = WARM_UP_TURNS
+) -> dict[str, Any]:
+    """So many turns, after those of the warm-up; fewer where all of it would take longer than `limit_s`, which is said then.
 
+    Raises: SystemExit: not even one; or a turn was not answered as it should be.
+    """
     with engine_process("bench.api_engine", 0) as told, service.engine(told):
-        began_s = service.cpu_s
-        asyncio.run(run())
-        spent_s = service.cpu_s - began_s
-    steady = samples[len(samples) // 3 :]
-    return {
-        "soak_turns": turns,
-        "soak_turns_per_s": round(turns / seconds, 1),
-        "service_cpu_ms_per_turn": round(spent_s / turns * 1000, 1),
-        "soak_mb_growth": round(_slope(steady) * PER_TURNS, 1) if turns >= FEWEST_TURNS else None,
-        "soak_mb_grown": round(steady[-1][1] - steady[0][1], 1),
-        "service_mb": round(samples[-1][1], 1),
-    }
+        until = time.monotonic() + limit_s
+        soak = Soak(turns=turns, until=until)
+        asyncio.run(Soak(turns=warm_up, until=until).run(service))
+        asyncio.run(soak.run(service))
+    if soak.made < turns:
+        print(f"the soak was ended after {limit_s:.0f} s: {soak.made:,} of {turns:,} turns", flush=True)
+    return soak.figures() | {"soak_warm_up_turns": warm_up}
+
+
+def _weight(samples: Sequence[tuple[int, float]]) -> float:
+    return median(mb for _, mb in samples)
 
 
 def _slope(samples: Sequence[tuple[int, float]]) -> float:

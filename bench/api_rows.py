@@ -54,7 +54,17 @@ def _memory(found: Found) -> Iterator[str]:
         f"p99 between two texts {found['gap_s_p99']:.2f} s, of the engine's own {found['gap_s_of_engine']:.1f} |"
     )
     yield (
-        f"| `soak_mb_growth` | {found['soak_turns']:,} turns, 16 at once: {found['soak_mb_growth']} MB for each 100,000, "
-        f"{found['soak_mb_grown']} MB in all, at {found['service_mb']:.0f} MB; {found['soak_turns_per_s']:.0f} turns a second, "
-        f"{found['service_cpu_ms_per_turn']:.1f} ms of the service's CPU each |"
+        f"| `soak_mb_growth` | {_soaked(found)} after {found['soak_warm_up_turns']:,} of warm-up, {found['soak_streamed']:,} of them "
+        f"streamed, 16 at once: memory grew by {found['soak_mb_growth']} MB to {found['service_mb']:.0f}, and was never more than "
+        f"{found['soak_mb_most']} MB above its beginning; a straight line through it rises by {found['soak_mb_slope']} MB for each 100,000; "
+        f"{found['soak_turns_per_s']:.0f} turns a second, {found['service_cpu_ms_per_turn']:.1f} ms of the service's CPU each |"
+    )
+
+
+def _soaked(found: Found) -> str:
+    made, asked = found["soak_turns"], found["soak_turns_asked"]
+    return (
+        f"{made:,} turns in {found['soak_s']:,} s"
+        if made == asked
+        else f"{made:,} of {asked:,} turns, in {found['soak_s']:,} s,"
     )
