@@ -28,11 +28,17 @@ class AnswerStream:
     """
 
     def __init__(
-        self, parser: Any, request: Any, prompt_token_ids: Sequence[int], markers: Mapping[int, str]
+        self,
+        parser: Any,
+        request: Any,
+        prompt_token_ids: Sequence[int],
+        markers: Mapping[int, str],
+        most_calls: int | None = None,
     ) -> None:
         """Args:
         prompt_token_ids: what of the prompt belongs to this answer; whether it is reasoned in already, that says.
         markers: tokens that a parser is to see by themselves, with their text: some miss them among others.
+        most_calls: after as many nothing more is told; None for any number.
         """
         self._parser = parser
         self._request = request
@@ -45,6 +51,7 @@ class AnswerStream:
         """All that the model wrote, and what was told of the item that is open."""
         self._blank = NOTHING
         self._call = -1
+        self._calls, self._most_calls = 0, most_calls
         self._done = False
 
     def add(self, text: str, token_ids: Sequence[int], *, finished: bool) -> list[Fragment]:
@@ -89,8 +96,8 @@ class AnswerStream:
     def _called(self, call: Any) -> list[Fragment]:
         name = getattr(call.function, "name", None)
         arguments = getattr(call.function, "arguments", None) or ""
-        if name and call.index > self._call and not self._done:
-            self._call = call.index
+        if name and call.index > self._call and self._calls != self._most_calls and not self._done:
+            self._call, self._calls = call.index, self._calls + 1
             return self._begun(ItemKind.FUNCTION_CALL, name, arguments)
         goes_on = not name and call.index == self._call and self._open is ItemKind.FUNCTION_CALL
         self._done = self._done or not goes_on

@@ -23,6 +23,11 @@ class Wanted:
     def may_call(self) -> bool:
         return bool(self.tools) and self.tool_choice != "none"
 
+    @property
+    def most_calls(self) -> int | None:
+        """None for any number. Few of vLLM's parsers can hold a model to one call with 'auto'."""
+        return None if self.parallel_tool_calls else 1
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Form:
@@ -90,7 +95,7 @@ class AnswerParsers:
             reasoning=reasoning,
             reasoning_tokens=parser.count_reasoning_tokens(token_ids) if reasoning else 0,
             content=content,
-            calls=tuple((call.name, call.arguments) for call in calls or ()),
+            calls=tuple((call.name, call.arguments) for call in calls or ())[: wanted.most_calls],
         )
 
     def reasoning_ended(self, tokenizer: Any, wanted: Wanted, prompt_token_ids: Sequence[int]) -> bool | None:
@@ -104,7 +109,8 @@ class AnswerParsers:
         if parser is None:
             return None
         markers = {token: text for text, token in tokenizer.get_added_vocab().items()}
-        return AnswerStream(parser, parser.adjust_request(_request(wanted)), prompt_token_ids, markers)
+        request = parser.adjust_request(_request(wanted))
+        return AnswerStream(parser, request, prompt_token_ids, markers, wanted.most_calls)
 
     def _parser(self, tokenizer: Any, wanted: Wanted) -> Any:
         """None where the answer is what the model wrote."""

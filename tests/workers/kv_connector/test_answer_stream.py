@@ -82,6 +82,20 @@ def test_after_what_cannot_be_told_in_order_nothing_more_is_told(after: Any) -> 
     assert told(begun, after, delta("words"))[1:] == [[], []]
 
 
+def test_after_as_many_calls_as_are_wanted_nothing_more_is_told() -> None:
+    says = (
+        delta("Hi", None, call(0, "get", "{")),
+        delta(None, None, call(0, None, "}"), call(1, "put", "{}")),
+        delta("words", None, call(2, "del", "{}")),
+    )
+    stream = AnswerStream(Parser(*says), None, (), {}, most_calls=1)
+    assert [stream.add("x", [1], finished=False) for _ in says] == [
+        [("message", None, "Hi"), ("function_call", "get", "{")],
+        [("function_call", None, "}")],
+        [],
+    ]
+
+
 def test_arguments_that_come_after_other_words_are_not_told() -> None:
     begun = delta(None, None, call(0, "get"))
     assert told(begun, delta("words"), delta(None, None, call(0, None, "{}")))[2] == []

@@ -52,6 +52,15 @@ def test_what_follows_a_call_is_appended_to_the_ids_that_the_model_made(tokenize
     assert tokenizer.decode(delta.token_ids) == "\n<|im_start|>tool\nsunny<|im_end|>\n<|im_start|>assistant\n"
 
 
+def test_a_call_that_was_left_out_stays_in_the_ids_and_the_output_of_the_first_follows_them(
+    tokenizer: Any,
+) -> None:
+    carried = Carried(messages=2, last_token=STOP, answer=f"{CALL}\n{CALL.replace('Rome', 'Oslo')}")
+    delta = render(tokenizer, [ASKED, CALLED, GIVEN], carried, [STOP], [TOOL])
+    assert delta.mode is Mode.DELTA
+    assert tokenizer.decode(delta.token_ids) == "\n<|im_start|>tool\nsunny<|im_end|>\n<|im_start|>assistant\n"
+
+
 def test_a_template_that_reasons_about_calls_that_it_is_not_shown_means_a_full_render(tokenizer: Any) -> None:
     tokenizer.chat_template = TAKES_TOOLS.replace(
         "{%- for message in messages %}",

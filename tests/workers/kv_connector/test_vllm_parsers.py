@@ -1,6 +1,7 @@
 """vLLM's own parsers on answers as their models write them: told piece by piece, and stored as told, they say what the whole says."""
 
 import json
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -125,6 +126,33 @@ def test_what_is_told_is_the_beginning_of_what_is_stored_and_that_is_what_the_wh
     assert [(one.kind, one.function) for one in shown] == [(p.kind, p.function) for p in kept[: len(shown)]]
     if name in TELL_ALL and kept[-1].kind is ItemKind.FUNCTION_CALL:
         assert meant(list(shown)) == meant(kept)
+
+
+TWO_CALLS = {
+    "hermes": ANSWERS["hermes"][0],
+    "pythonic": ANSWERS["pythonic"][0],
+    "xlam": f'[{{"name": "get_weather", "arguments": {ROME}}}, {{"name": "get_time", "arguments": {{}}}}]',
+    "granite": f'<|tool_call|>[{{"name": "get_weather", "arguments": {ROME}}}, {{"name": "get_time", "arguments": {{}}}}]',
+}
+
+
+@pytest.mark.parametrize("name", TWO_CALLS)
+@pytest.mark.parametrize("at_once", [1, 3])
+def test_of_several_calls_where_one_is_wanted_the_first_is_told_and_kept(
+    tokenizer: Any, name: str, at_once: int
+) -> None:
+    front, both = parsers(name), Wanted(tools=TOOLS, tool_choice="auto")
+    one = replace(both, parallel_tool_calls=False)
+    ids = tokenizer.encode(TWO_CALLS[name], add_special_tokens=False)
+    line, text = told(front, tokenizer, one, ids, at_once)
+    kept = stored(front, tokenizer, one, ids, line, text)
+    whole = stored(front, tokenizer, both, ids, "", text)
+    assert [part.function for part in whole if part.function] == ["get_weather", "get_time"]
+    assert meant(kept) == meant(whole)[:-1]
+    shown = parts(line)
+    assert [(part.kind, part.function) for part in shown] == [
+        (part.kind, part.function) for part in kept[: len(shown)]
+    ]
 
 
 @pytest.mark.parametrize("reasoning", ["deepseek_r1", "qwen3"])
