@@ -6,15 +6,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from sqlalchemy import URL, Connection, Engine
+from sqlalchemy import Connection, Engine
 from sqlalchemy.exc import OperationalError, ProgrammingError
 
 from service.store.connection import FLEET_ROLE, make_engine
-from stack import cluster
 from stack.errors import StackError
 from stack.passwords import read_password
 from stack.placement import place
-from stack.postgres import PORT
+from stack.postgres import url_of
 
 SOCKET_LINE = 4
 """Of postmaster.pid, counted from 0."""
@@ -82,10 +81,4 @@ def local_url(directory: Path) -> str:
         socket = (placement.data / "postmaster.pid").read_text().splitlines()[SOCKET_LINE]
     except (OSError, IndexError) as error:
         raise missing from error
-    return URL.create(
-        "postgresql+psycopg",
-        username=cluster.SUPERUSER,
-        password=read_password(placement),
-        database="everturn",
-        query={"host": socket, "port": str(PORT)},
-    ).render_as_string(hide_password=False)
+    return url_of(socket, read_password(placement), "everturn")

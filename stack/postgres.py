@@ -7,11 +7,11 @@ folder to everybody and trusts every local user.
 import shutil
 from pathlib import Path
 from signal import Signals
+from urllib.parse import quote, urlencode
 
 import psycopg
 from psycopg import sql
 from psycopg.conninfo import make_conninfo
-from sqlalchemy import URL
 
 from stack import cluster
 from stack.embedded import BARE_ENV, EmbeddedServer
@@ -50,6 +50,13 @@ THROW_AWAY = {
 }
 
 
+def url_of(socket_folder: str, password: str, database: str) -> str:
+    """For SQLAlchemy. A space is `%20`: the `+` that SQLAlchemy itself writes is a plus to libpq."""
+    query = {"host": socket_folder, "port": PORT, "connect_timeout": CONNECT_TIMEOUT_S}
+    where = urlencode(query, quote_via=quote, safe="/")
+    return f"postgresql+psycopg://{cluster.SUPERUSER}:{password}@/{quote(database)}?{where}"
+
+
 class EmbeddedPostgres(EmbeddedServer):
     """Stops fast: ends sessions and writes a checkpoint; after a deadline without the checkpoint."""
 
@@ -78,13 +85,7 @@ class EmbeddedPostgres(EmbeddedServer):
 
     def url(self, database: str | None = None) -> str:
         """For SQLAlchemy, with the superuser's password."""
-        return URL.create(
-            "postgresql+psycopg",
-            username=cluster.SUPERUSER,
-            password=self._password,
-            database=database or self._database,
-            query={"host": str(self._socket), "port": str(PORT), "connect_timeout": str(CONNECT_TIMEOUT_S)},
-        ).render_as_string(hide_password=False)
+        return url_of(str(self._socket), self._password, database or self._database)
 
     def dsn(self, database: str | None = None) -> str:
         """For libpq, with the superuser's password."""

@@ -5,6 +5,7 @@ import logging
 import os
 import sys
 from importlib.resources import files
+from typing import Any
 
 import psycopg
 from alembic import command
@@ -12,9 +13,11 @@ from alembic.config import Config
 from alembic.script import ScriptDirectory
 from alembic.script.revision import ResolutionError
 from alembic.util import CommandError
+from psycopg.conninfo import make_conninfo
 from psycopg.errors import DeadlockDetected, InsufficientPrivilege, LockNotAvailable, QueryCanceled
 from psycopg.rows import TupleRow
-from sqlalchemy.exc import DBAPIError
+from sqlalchemy import URL
+from sqlalchemy.exc import ArgumentError, DBAPIError
 
 from service.domain.errors import EverturnError, Internal, InvalidInput, Unavailable
 from service.store.connection import CONNECT_TIMEOUT_S, parse_url
@@ -70,17 +73,28 @@ def stored_version(url: str) -> str | None:
     """
     parsed = parse_url(url)
     shown = parsed.set(drivername="postgresql", query={}).render_as_string(hide_password=True)
-    target = parsed.set(drivername="postgresql").render_as_string(hide_password=False)
     try:
-        with psycopg.connect(target, connect_timeout=CONNECT_TIMEOUT_S) as connection:
+        with psycopg.connect(_conninfo(parsed), connect_timeout=CONNECT_TIMEOUT_S) as connection:
             _check_version(connection.info.server_version, shown)
             return _read_version(connection)
-    except psycopg.ProgrammingError as error:
+    except (psycopg.ProgrammingError, ArgumentError) as error:
         raise InvalidInput(f"The database URL cannot be used: {_one_line(error)}.", "database_url") from error
     except psycopg.OperationalError as error:
         raise Unavailable(
             f"No database at {shown}: {_one_line(error)}. Start it, or correct EVERTURN_DATABASE_URL."
         ) from error
+
+
+def _conninfo(url: URL) -> str:
+    """As SQLAlchemy reads the URL, since libpq reads some otherwise: to it a `+` is no space.
+
+    Raises:
+        psycopg.ProgrammingError: with an option that there is not.
+    """
+    _, given = url.get_dialect()().create_connect_args(url)
+    # Of one that is given twice libpq takes the last.
+    options: dict[str, Any] = {n: v if isinstance(v, str | int) else v[-1] for n, v in given.items()}
+    return make_conninfo(**options)
 
 
 def _check_version(version: int, shown: str) -> None:

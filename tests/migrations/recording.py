@@ -115,9 +115,8 @@ def _execute(
 
 def _connect(url: str, role: str) -> psycopg.Connection[TupleRow]:
     """Under the service's own limits."""
-    parsed = parse_url(url)
-    dsn = parsed.set(drivername="postgresql").render_as_string(hide_password=False)
-    return psycopg.connect(dsn, options=startup_options(parsed, role))
+    dsn = url.replace("postgresql+psycopg", "postgresql")
+    return psycopg.connect(dsn, options=startup_options(parse_url(url), role))
 
 
 def renaming(value: Any, renamed: dict[str, str]) -> Any:

@@ -14,7 +14,6 @@ from typing import Any
 import psycopg
 import pytest
 from psycopg.errors import InsufficientPrivilege
-from sqlalchemy import make_url
 
 from stack.background import WELCOME
 from stack.postgres import EmbeddedPostgres
@@ -143,7 +142,7 @@ def test_the_question_to_the_record_is_answered(stack: Stack, own_database: str)
     words = shlex.split(line)
     statements = [words[at + 1] for at, word in enumerate(words) if word == "-c"]
     assert statements
-    url = make_url(own_database).set(drivername="postgresql").render_as_string(hide_password=False)
+    url = own_database.replace("postgresql+psycopg", "postgresql")
     with psycopg.connect(url) as connection:
         for statement in statements:
             cursor = connection.execute(statement.encode())
@@ -152,7 +151,7 @@ def test_the_question_to_the_record_is_answered(stack: Stack, own_database: str)
 
 def test_the_login_that_an_auditor_is_given_reads_the_views_and_no_table(own_database: str) -> None:
     making = in_the_table("CREATE ROLE ada")
-    url = make_url(own_database).set(drivername="postgresql").render_as_string(hide_password=False)
+    url = own_database.replace("postgresql+psycopg", "postgresql")
     with psycopg.connect(url) as connection:
         connection.execute(making.encode())
         connection.execute("SET ROLE ada")

@@ -9,6 +9,8 @@ import psycopg
 import pytest
 import sqlalchemy
 
+from service.store.migrate import stored_version, upgrade
+from stack.database import local_url
 from stack.errors import StackError
 from stack.placement import LONGEST_SOCKET_PATH
 from stack.postgres import EmbeddedPostgres
@@ -217,6 +219,20 @@ def test_a_directory_too_deep_for_a_socket_still_works(cluster_directory: Path, 
         sockets = Path(setting(server, "unix_socket_directories"))
         assert (sockets / ".s.PGSQL.5432").is_socket()
     assert not sockets.exists()
+
+
+def test_a_folder_of_any_name_is_reached_by_every_reader_of_the_url(
+    cluster_directory: Path, folder: Path
+) -> None:
+    odd = cluster_directory.rename(folder / "a b+c%20d")
+    with EmbeddedPostgres(odd, durable=False) as server:
+        upgrade(server.url())
+        respelled = sqlalchemy.make_url(server.url()).render_as_string(hide_password=False)
+        assert "a+b" in respelled
+        assert stored_version(respelled) is not None
+        for url in (server.url(), local_url(odd)):
+            with psycopg.connect(url.replace("+psycopg", "", 1)) as connection:
+                assert connection.execute("SELECT to_regclass('events')::text").fetchone() == ("events",)
 
 
 def test_an_interrupted_first_start_is_begun_anew(folder: Path) -> None:

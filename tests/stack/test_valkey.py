@@ -3,6 +3,7 @@ import signal
 import stat
 from collections.abc import Iterator
 from pathlib import Path
+from urllib.parse import unquote
 
 import pytest
 from celery import Celery
@@ -31,7 +32,7 @@ def ring(url: str, queue: str) -> None:
 
 def client(server: EmbeddedValkey, *, number: int = 0, password: str | None = None) -> Redis:
     known, _, address = server.url().removeprefix("redis+socket://:").partition("@")
-    path = address.partition("?")[0]
+    path = unquote(address.partition("?")[0])
     return Redis(unix_socket_path=path, password=password or known, db=number, retry=Retry(NoBackoff(), 0))
 
 
@@ -43,6 +44,12 @@ def waiting(server: EmbeddedValkey, queue: str, *, number: int = 0) -> int:
 def test_celery_takes_the_url_as_it_is(valkey_server: EmbeddedValkey) -> None:
     ring(valkey_server.url(), "taken")
     assert waiting(valkey_server, "taken") == 1
+
+
+def test_a_folder_of_any_name_is_reached(folder: Path) -> None:
+    with EmbeddedValkey(folder / "a b+c%20d") as server:
+        ring(server.url(), "taken")
+        assert waiting(server, "taken") == 1
 
 
 def test_numbered_databases_are_separate(valkey_server: EmbeddedValkey) -> None:
