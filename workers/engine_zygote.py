@@ -161,6 +161,7 @@ def _become_engine(request: dict[str, Any], zygote: int) -> None:
         os.environ.clear()
         os.environ.update(request["env"])
         _fork_workers()
+        _catch_up_with_environment()
         sys.argv = [API_SERVER, *request["argv"]]
         importlib.import_module(API_SERVER).main()
         status = 0
@@ -181,9 +182,14 @@ def _fork_workers() -> None:
     for module in list(sys.modules.values()):
         if vars(module).get("get_mp_context") is chosen:
             vars(module)["get_mp_context"] = lambda: multiprocessing.get_context("fork")
-    # OpenMP read its environment when torch was imported.
+
+
+def _catch_up_with_environment() -> None:
+    """With what was read from the zygote's own, when torch was imported."""
     torch = importlib.import_module("torch")
     torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
+    if os.environ.get("TORCHDYNAMO_DISABLE") == "1":
+        torch.compiler.set_stance("force_eager")
 
 
 def _receive(connection: socket.socket) -> bytes:

@@ -18,6 +18,11 @@ BLOCK_SIZE = 32
 """Of tokens: what KV is stored, shared and reused by. vLLM's own is 128 on a CPU, which suits long prompts only."""
 ON_CPU = {"--dtype": "float32", "--max-model-len": "4096", "--kv-cache-memory-bytes": str(512 * 2**20)}
 """Where vLLM's own choices (bfloat16, the model's whole context, most of the memory) are slow, or fail. Then also eager: compiling takes minutes."""
+NOTHING_COMPILED = {"TORCHDYNAMO_DISABLE": "1"}
+"""Eager mode is of models alone: vLLM would still have torch compile functions of its own, one at the first answer with
+log-probabilities, which takes seconds, a C++ compiler and Python's headers."""
+COMPILES = ("--no-enf", "--compilation-config", "--optimization-level", "-cc", "-O")
+"""Beginnings of options of vLLM by which somebody chooses to compile, or what."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,7 +62,7 @@ def vllm_command(
     """
     return Command(
         arguments=(*_arguments(options, boot, weights, cpu=cpu), *options.extra),
-        env=_environment(options, base_env),
+        env=_environment(options, base_env, eager=cpu and not _compiles(options.extra)),
     )
 
 
@@ -129,17 +134,25 @@ def _last_given(extra: Sequence[str], option: str) -> str | None:
     return found
 
 
-def _environment(options: EngineOptions, base_env: Mapping[str, str]) -> dict[str, str]:
-    env = dict(base_env) | {
-        "PYTHONPATH": _joined(str(PACKAGES), base_env.get("PYTHONPATH", "")),
-        "HF_HUB_OFFLINE": "1",
-        "VLLM_NO_USAGE_STATS": "1",
-        "DO_NOT_TRACK": "1",
-        "VLLM_LOGGING_LEVEL": base_env.get("VLLM_LOGGING_LEVEL", "WARNING"),
-        "OMP_NUM_THREADS": str(options.threads),
-        "EVERTURN_RUN_DIR": str(options.own_dir),
-        "EVERTURN_STORE": options.store,
-    }
+def _compiles(extra: Sequence[str]) -> bool:
+    return any(argument.replace("_", "-").startswith(COMPILES) for argument in extra)
+
+
+def _environment(options: EngineOptions, base_env: Mapping[str, str], *, eager: bool) -> dict[str, str]:
+    env = (
+        (NOTHING_COMPILED if eager else {})
+        | dict(base_env)
+        | {
+            "PYTHONPATH": _joined(str(PACKAGES), base_env.get("PYTHONPATH", "")),
+            "HF_HUB_OFFLINE": "1",
+            "VLLM_NO_USAGE_STATS": "1",
+            "DO_NOT_TRACK": "1",
+            "VLLM_LOGGING_LEVEL": base_env.get("VLLM_LOGGING_LEVEL", "WARNING"),
+            "OMP_NUM_THREADS": str(options.threads),
+            "EVERTURN_RUN_DIR": str(options.own_dir),
+            "EVERTURN_STORE": options.store,
+        }
+    )
     if options.cores is not None:
         env["VLLM_CPU_OMP_THREADS_BIND"] = options.cores
     # It would override --kv-cache-memory-bytes.

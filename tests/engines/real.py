@@ -1,6 +1,5 @@
 """Real vLLM engines for the whole session: one zygote imports vLLM once, and each engine is up seconds later."""
 
-import getpass
 import json
 import os
 import secrets
@@ -231,13 +230,9 @@ class EngineHall:
 def engine_scratch() -> Iterator[dict[str, str]]:
     """The environment by which sockets and rendezvous files, which a killed engine leaves behind, go with the session.
 
-    Not below pytest's own folders: a socket's path has 107 bytes. What torch compiled is kept for the next session.
+    Not below pytest's own folders: a socket's path has 107 bytes.
     """
-    kept = f"torchinductor_{getpass.getuser()}"
-    compiled = Path(tempfile.gettempdir()) / kept
-    compiled.mkdir(mode=0o700, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="evt-", ignore_cleanup_errors=True) as folder:
-        (Path(folder) / kept).symlink_to(compiled)
         yield {"TMPDIR": folder}
 
 

@@ -27,4 +27,5 @@ if __name__ == "__main__":
     engine_zygote.API_SERVER = "tests.workers.sleeping_engine"
     engine_zygote.ORPHAN_PATIENCE_S = 0.3
     engine_zygote._fork_workers = lambda: None
+    engine_zygote._catch_up_with_environment = lambda: None
     engine_zygote.main(Path(sys.argv[1]))

