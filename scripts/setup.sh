@@ -13,9 +13,28 @@ want=$(cat "${files[@]}" pyproject.toml "$0" | sha256sum)
 fail() { printf 'setup: %s\n' "$1" >&2; exit 1; }
 
 base=${PYTHON:-$(command -v python3.11 || command -v python3.12 || command -v python3 || true)}
-[ -n "$base" ] || fail 'no python3 on the PATH; install Python 3.11 (Debian: apt-get install python3 python3-venv)'
+[ -n "$base" ] || fail 'no python3 on the PATH; install Python 3.11 (Debian: apt-get install python3 python3-venv libnuma1)'
 "$base" -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] < (3, 13))' ||
   fail "$base is $("$base" -V 2>&1); Python 3.11 or 3.12 is needed: name one with PYTHON=/path/to/python3.11"
+# What the locked packages load and do not bring with them, and what makes an environment, each with who brings it on
+# Debian. A library is loaded, not asked a package manager about: it may have come another way.
+needed=()
+[ "$(uname -s)" != Linux ] || needed+=(libnuma.so.1=libnuma1 libz.so.1=zlib1g libstdc++.so.6=libstdc++6 libgcc_s.so.1=libgcc-s1)
+[ -x "$python" ] || needed+=(ensurepip=python3-venv)
+missing=$("$base" -c '
+import ctypes, importlib, sys
+load = lambda name: ctypes.CDLL(name) if ".so" in name else importlib.import_module(name)
+names, packages = [], []
+for name, _, package in (word.partition("=") for word in sys.argv[1:]):
+    try:
+        load(name)
+    except (ImportError, OSError):
+        names.append(name)
+        packages.append(package)
+if names:
+    print(", ".join(names) + "; install what brings it (Debian: apt-get install", " ".join(packages) + ")")
+' "${needed[@]}") || fail "$base cannot load libraries, for the reason above; name another Python with PYTHON=/path/to/python3.11"
+[ -z "$missing" ] || fail "this machine lacks $missing"
 free_mb=$(df -Pm . | awk 'NR == 2 {print $4}')
 [ -x "$python" ] || [ "$free_mb" -ge 5000 ] || fail "only $free_mb MB free here; the environment needs 5000 MB"
 
