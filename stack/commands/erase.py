@@ -1,7 +1,6 @@
 """`everturn erase conversation | end-user | again`: what was said goes for good, with the KV made of it; the record stays."""
 
 import argparse
-import getpass
 import json
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
@@ -15,6 +14,7 @@ from service.erasure_flow import Erasure, erase_conversation
 from service.store import ancestry, event_store
 from service.store.end_users import conversations_of
 from stack import database
+from stack.caller import caller
 from stack.commands.parsers import Commands
 from workers.kv_connector.store_address import HELP, full_address
 from workers.kv_forgetter import forget_erased
@@ -144,7 +144,7 @@ def _erase(given: argparse.Namespace, conversations: Iterable[Asked]) -> int:
                 conn,
                 tenant=asked.tenant,
                 conversation=asked.conversation,
-                by=f"cli:{getpass.getuser()}",
+                by=caller(),
                 reason=asked.reason,
                 now=datetime.now(UTC),
             )

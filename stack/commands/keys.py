@@ -1,7 +1,6 @@
 """`everturn keys ls | create | rotate | revoke` and `everturn tenants ls | limit | policy`: who may speak for whom, and how much."""
 
 import argparse
-import getpass
 import secrets
 from dataclasses import fields
 from datetime import UTC, datetime
@@ -12,6 +11,7 @@ from service.domain.limits import Limits
 from service.store import keys, tenants
 from service.store.keys import KeyRecord, Scope
 from stack import database
+from stack.caller import caller
 from stack.commands.parsers import Commands
 
 SECRET_BYTES = 32
@@ -87,7 +87,7 @@ def _create(given: argparse.Namespace) -> int:
             scope=Scope(given.scope),
             secret=secret,
             now=datetime.now(UTC),
-            by=_me(),
+            by=caller(),
             label=given.label,
         )
     print(f"{key_id}\n{secret}")
@@ -98,7 +98,7 @@ def _rotate(given: argparse.Namespace) -> int:
     secret = _new_secret()
     with database.connected(given) as conn:
         key_id = keys.rotate_key(
-            conn, given.key_id, secret=secret, grace_s=given.grace, now=datetime.now(UTC), by=_me()
+            conn, given.key_id, secret=secret, grace_s=given.grace, now=datetime.now(UTC), by=caller()
         )
     print(f"{key_id}\n{secret}")
     return 0
@@ -106,7 +106,7 @@ def _rotate(given: argparse.Namespace) -> int:
 
 def _revoke(given: argparse.Namespace) -> int:
     with database.connected(given) as conn:
-        keys.revoke_key(conn, given.key_id, by=_me())
+        keys.revoke_key(conn, given.key_id, by=caller())
     print(f"{given.key_id} is revoked")
     return 0
 
@@ -124,7 +124,7 @@ def _tenants(given: argparse.Namespace) -> int:
 def _limit(given: argparse.Namespace) -> int:
     limits = Limits(**{field.name: getattr(given, field.name) for field in fields(Limits)})
     with database.connected(given) as conn:
-        tenants.set_limits(conn, TenantId(given.tenant), limits, by=_me(), now=datetime.now(UTC))
+        tenants.set_limits(conn, TenantId(given.tenant), limits, by=caller(), now=datetime.now(UTC))
     print(f"limits of {given.tenant} are set; they hold from its next request on")
     return 0
 
@@ -132,7 +132,7 @@ def _limit(given: argparse.Namespace) -> int:
 def _policy(given: argparse.Namespace) -> int:
     wanted = None if given.on_upgrade == DEFAULT else OnUpgrade(given.on_upgrade)
     with database.connected(given) as conn:
-        tenant_flow.set_policy(conn, TenantId(given.tenant), wanted, by=_me(), now=datetime.now(UTC))
+        tenant_flow.set_policy(conn, TenantId(given.tenant), wanted, by=caller(), now=datetime.now(UTC))
     print(f"on_upgrade of {given.tenant} is {wanted or 'replay, by default'}; it holds from its next turn on")
     return 0
 
@@ -140,10 +140,6 @@ def _policy(given: argparse.Namespace) -> int:
 def _line(key: KeyRecord) -> str:
     state = f"revoked {key.revoked_at:%Y-%m-%d %H:%M} by {key.revoked_by}" if key.revoked_at else "in force"
     return f"{key.key_id}  {key.scope}  {key.tenant or '-'}  {key.label or '-'}  {key.created_at:%Y-%m-%d}  {state}"
-
-
-def _me() -> str:
-    return f"cli:{getpass.getuser()}"
 
 
 def _new_secret() -> str:

@@ -1,13 +1,13 @@
 """`everturn retention set | clear | show | run`: after how many days without a turn conversations are erased."""
 
 import argparse
-import getpass
 from collections.abc import Callable
 from datetime import UTC, datetime
 
 from service.domain.events import TenantId
 from service.store import retention, tenants
 from stack import database
+from stack.caller import caller
 from stack.commands.parsers import Commands
 from workers.retention import judged_at, outcomes
 
@@ -42,7 +42,7 @@ def _days(text: str) -> int:
 
 
 def _set(given: argparse.Namespace) -> int:
-    tenant, by = TenantId(given.tenant), f"cli:{getpass.getuser()}"
+    tenant, by = TenantId(given.tenant), caller()
     with database.connected(given) as conn:
         retention.set_retention(conn, tenant, after_days=given.days, by=by, now=datetime.now(UTC))
     print(
