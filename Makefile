@@ -1,5 +1,7 @@
 .DEFAULT_GOAL := help
 PY := .venv/bin/python
+# Files are UTF-8 whatever the locale, and so is what the story says.
+export PYTHONUTF8 := 1
 
 .PHONY: help demo up down status clean test check clients suites bench-api bench-kv bench-partitions bench-rollout bench-store chaos faults fuzz lock machines setup setup-dev
 

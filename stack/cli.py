@@ -8,6 +8,7 @@ from pathlib import Path
 
 from service.domain.errors import EverturnError, NotFound
 from stack.errors import StackError, unusable
+from stack.terminal import spare_characters
 
 DATA = Path(".everturn")
 
@@ -41,6 +42,7 @@ LISTED_BY = {
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
+    spare_characters()
     options = argparse.ArgumentParser(add_help=False)
     options.add_argument(
         "--data", type=Path, default=DATA, help="of the stack on this machine (default: %(default)s)"
