@@ -7,7 +7,7 @@ from typing import Any
 
 from service.api.output_items import call_object, call_output_object, reasoning_object
 from service.conversation_flow import CANCELLED, DISCONNECTED, StoredConversation, StoredTurn
-from service.domain.conversation import Item, answer_items
+from service.domain.conversation import LENGTH, Item, answer_items
 from service.domain.events import (
     KvSource,
     Role,
@@ -20,10 +20,6 @@ from service.domain.events import (
 from service.domain.items import ItemKind
 from service.domain.new_items import LABELS
 from service.domain.turn import Turn, TurnState
-
-LENGTH = "length"
-"""vLLM's reason to finish at `max_tokens` or at the end of its context."""
-
 
 ALWAYS_TOLD = tuple(name for name in LABELS if name != "user")
 """Null where they were not sent; `user` is a string in OpenAI's specification, or not there."""
@@ -60,11 +56,15 @@ def item_object(item: Item) -> dict[str, Any]:
         case ItemKind.MESSAGE:
             return _message_object(item)
         case ItemKind.FUNCTION_CALL:
-            return call_object(item, "completed")
+            return call_object(item, _item_status(item))
         case ItemKind.FUNCTION_CALL_OUTPUT:
             return call_output_object(item)
         case ItemKind.REASONING:
-            return reasoning_object(item, "completed")
+            return reasoning_object(item, _item_status(item))
+
+
+def _item_status(item: Item) -> str:
+    return "incomplete" if item.cut else "completed"
 
 
 def _message_object(item: Item) -> dict[str, Any]:
@@ -74,7 +74,7 @@ def _message_object(item: Item) -> dict[str, Any]:
     return {
         "id": item.id,
         "type": "message",
-        "status": "completed",
+        "status": _item_status(item),
         "role": item.role.value,
         "content": [part],
     }
@@ -151,7 +151,7 @@ def response_object(stored: StoredTurn) -> dict[str, Any]:
         "instructions": _instructions(stored),
         "max_output_tokens": started.sampling.max_output_tokens,
         "model": started.alias,
-        "output": _output(turn, completed, status) if completed else [],
+        "output": _output(turn, completed) if completed else [],
         "previous_response_id": stored.previous.turn if stored.previous else None,
         "conversation": {"id": stored.conversation},
         "reasoning": {"effort": None, "summary": None},
@@ -196,12 +196,9 @@ def _asked(asked: TurnAsked | None) -> dict[str, Any]:
     }
 
 
-def _output(turn: Turn, completed: TurnCompleted, status: str) -> list[dict[str, Any]]:
+def _output(turn: Turn, completed: TurnCompleted) -> list[dict[str, Any]]:
     items = answer_items(completed, turn.parsed)
-    return [
-        output_object(item, "completed" if item is not items[-1] else status, scored_of(turn))
-        for item in items
-    ]
+    return [output_object(item, _item_status(item), scored_of(turn)) for item in items]
 
 
 def output_object(item: Item, status: str, scored: TurnScored | None) -> dict[str, Any]:

@@ -42,6 +42,9 @@ from service.domain.events import (
 from service.domain.items import CallId, ItemKind
 from service.domain.turn import Turn, TurnEvent, TurnState, advance
 
+LENGTH = "length"
+"""vLLM's reason to finish at `max_tokens` or at the end of its context."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Item:
@@ -56,6 +59,8 @@ class Item:
     """Of a function call, and of its output."""
     function: str = ""
     """That is called."""
+    cut: bool = False
+    """Whether the answer ended in it for want of room: it may be half of what it was to be."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -261,8 +266,17 @@ def accepted_item(event: ItemAccepted) -> Item:
 
 def answer_items(event: TurnCompleted, parsed: TurnParsed | None) -> tuple[Item, ...]:
     """Args: parsed: None where the answer is one message."""
-    if parsed is None:
-        return (Item(id=event.item, role=Role.ASSISTANT, text=event.text, turn=event.turn),)
+    items = _said(event) if parsed is None else _parts(event, parsed)
+    if event.finish_reason != LENGTH:
+        return items
+    return (*items[:-1], *(replace(last, cut=True) for last in items[-1:]))
+
+
+def _said(event: TurnCompleted) -> tuple[Item, ...]:
+    return (Item(id=event.item, role=Role.ASSISTANT, text=event.text, turn=event.turn),)
+
+
+def _parts(event: TurnCompleted, parsed: TurnParsed) -> tuple[Item, ...]:
     return tuple(
         Item(
             id=item,

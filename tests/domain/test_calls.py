@@ -23,7 +23,7 @@ from service.domain.events import (
 )
 from service.domain.head import head_of
 from service.domain.items import CallId, ItemKind, Part
-from service.domain.transcript import Transcript, frame_of
+from service.domain.transcript import Transcript, frame_of, transcribe
 from service.domain.turn import check
 from tests.domain.histories import (
     TURN,
@@ -84,6 +84,20 @@ def test_an_answer_that_was_taken_apart_is_the_items_that_it_was_taken_apart_to(
         ("part_1", ItemKind.FUNCTION_CALL, TURN),
     ]
     assert (state.covered_items, state.last and state.last.text) == (3, "<think>hm</think>f()")
+
+
+def test_what_had_no_more_room_ended_in_its_last_item_and_the_transcript_knows_that_too() -> None:
+    opening: list[ConversationEvent] = [created(), message(), started(), ASKED, pinned()]
+    cut, whole = completed(finish_reason="length"), completed()
+    histories: dict[tuple[bool, ...], list[ConversationEvent]] = {
+        (False, True): [*opening, cut],
+        (False, False): [*opening, whole],
+        (False, False, True): [*opening, parsed(THOUGHT, CALL), cut],
+        (False, False, False): [*opening, parsed(THOUGHT, CALL), whole],
+    }
+    for expected, history in histories.items():
+        assert tuple(item.cut for item in folded(history).items) == expected
+        assert tuple(item.cut for item in transcribe(history).items) == expected
 
 
 def test_a_transcript_has_what_the_model_wrote_and_under_which_tools() -> None:
