@@ -66,6 +66,7 @@ def serve(settings: Settings) -> None:
     config = uvicorn.Config(
         create_app(settings, ring=doorbell.ring, ring_turn=doorbell.ring_turn),
         log_level="info",
+        ws="none",
         timeout_keep_alive=IDLE_CONNECTION_S,
         timeout_graceful_shutdown=int(settings.shutdown_s) + 1,
     )

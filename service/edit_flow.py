@@ -17,6 +17,7 @@ from service.domain.events import (
     ConversationId,
     ConversationUpdated,
     ItemId,
+    OnUpgrade,
     TenantId,
     TurnId,
 )
@@ -51,9 +52,19 @@ class Sent:
     """Its client repeats it, under no key."""
 
 
-def update_conversation(conn: Connection, edit: Edit, metadata: Mapping[str, str]) -> None:
-    """Raises: NotFound; HeadMoved."""
-    _edit(conn, edit, lambda _: (ConversationUpdated(metadata=dict(metadata)),))
+def update_conversation(
+    conn: Connection, edit: Edit, metadata: Mapping[str, str], policy: OnUpgrade | None = None
+) -> None:
+    """Args: policy: that the metadata says the conversation has.
+
+    Raises: NotFound; HeadMoved; InvalidInput: it has another.
+    """
+
+    def updated(head: Head) -> tuple[ConversationEvent, ...]:
+        decide.check_policy(head, policy)
+        return (ConversationUpdated(metadata=dict(metadata)),)
+
+    _edit(conn, edit, updated)
 
 
 def delete_conversation(conn: Connection, edit: Edit) -> None:
@@ -118,12 +129,19 @@ def delete_item(conn: Connection, edit: Edit, item: ItemId) -> None:
         artifacts.forget_conversation(conn, edit.tenant, edit.conversation)
 
 
-def delete_response(conn: Connection, tenant: TenantId, turn: TurnId, now: datetime) -> None:
-    """Raises: NotFound; InvalidInput: it has not ended."""
+def delete_response(
+    conn: Connection, tenant: TenantId, turn: TurnId, now: datetime, *, seen: int | None = None
+) -> None:
+    """Args: seen: the version of its conversation that the client has seen; None where it does not matter to it.
+
+    Raises: NotFound; HeadMoved; InvalidInput: it has not ended.
+    """
     conversation = turns.find_turn(conn, tenant, turn)
     if conversation is None:
         raise NotFound("response", turn)
     head = heads.load_head(conn, tenant, conversation, for_update=True, turn=turn)
+    decide.find_response(head, turn)
+    decide.check_head(head, seen)
     _append(conn, head, decide.delete_response(head, turn), now)
 
 

@@ -8,6 +8,8 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
+from service.domain.errors import InvalidInput
+from service.domain.own_keys import conversation_policy
 from stack.transcript_entries import BadLine, Entry
 from stack.transcript_messages import read_messages
 
@@ -96,4 +98,8 @@ def _metadata(metadata: object) -> dict[str, str]:
                 f"'metadata.{name[:LONGEST_NAME]}' must be a string of at most {LONGEST_VALUE} characters, "
                 f"under a name of at most {LONGEST_NAME}"
             )
+    try:
+        conversation_policy(metadata)
+    except InvalidInput as error:
+        raise BadLine(f"'metadata': {error}") from error
     return metadata

@@ -9,7 +9,6 @@ from starlette.requests import Request
 
 from service.api.terms import HEADERS as OF_TERMS
 from service.domain.errors import InvalidInput
-from service.domain.events import OnUpgrade
 from service.domain.revision import RevisionDigest, parse_digest
 
 REVISION = "x-everturn-revision"
@@ -17,6 +16,10 @@ ON_UPGRADE = "x-everturn-on-upgrade"
 IDEMPOTENCY_KEY = "Idempotency-Key"
 RETRY_COUNT = "x-stainless-retry-count"
 
+OURS = "x-everturn-"
+HEEDED = (ON_UPGRADE, REVISION, *OF_TERMS.values())
+"""Of ours, on one route or another."""
+NOTHING: Mapping[str, str] = {}
 NOTHING_RUNS = dict.fromkeys(OF_TERMS.values(), "it is for a turn that runs, and nothing runs here")
 NOT_OF_COUNTS: Mapping[str, str] = NOTHING_RUNS | {
     IDEMPOTENCY_KEY: "counting changes nothing, so it can simply be repeated"
@@ -27,6 +30,16 @@ NOT_OF_CHAT: Mapping[str, str] = dict.fromkeys(
     IDEMPOTENCY_KEY: "nothing is kept of a chat completion that a repeat could be answered with; ask for a response",
     "If-Match": "a chat completion has no conversation that could have moved on",
     ON_UPGRADE: f"a chat completion has no history that could stay where it is; '{REVISION}' names who is to answer",
+}
+OF_TURNS_ALONE = dict.fromkeys((REVISION, *OF_TERMS.values()), "it is for a turn; send it with the response")
+NOT_OF_NEW_CONVERSATIONS: Mapping[str, str] = OF_TURNS_ALONE | {
+    "If-Match": "a conversation that is made has no version yet, and a fork of one leaves it as it is"
+}
+NOT_OF_UPDATES: Mapping[str, str] = OF_TURNS_ALONE | {
+    ON_UPGRADE: "a conversation is given its policy when it is made, and a turn its own with its response"
+}
+NOT_OF_CANCELLATIONS: Mapping[str, str] = {
+    "If-Match": "a running response moves its conversation on by itself, and one that has ended is left as it is"
 }
 
 
@@ -91,22 +104,23 @@ def is_repeat(request: Request) -> bool:
     return request.headers.get(RETRY_COUNT, "0") != "0"
 
 
-def refuse_headers(request: Request, refused: Mapping[str, str]) -> None:
-    """Args: refused: why each means nothing here. Raises: InvalidInput: naming the header."""
+def refuse_headers(request: Request, refused: Mapping[str, str] = NOTHING) -> None:
+    """Args: refused: why each means nothing here, beside those of ours that there are none of.
+
+    Raises:
+        InvalidInput: naming the header.
+    """
+    for name in request.headers:
+        if name.startswith(OURS) and name not in HEEDED:
+            raise InvalidInput(
+                f"Unknown header: '{name}'. Headers that begin with '{OURS}' are Everturn's own; "
+                f"there are {', '.join(HEEDED)}.",
+                name,
+                "unknown_parameter",
+            )
     for name, why in refused.items():
         if name in request.headers:
             raise InvalidInput(f"Unsupported header: '{name}': {why}.", name, "unsupported_parameter")
-
-
-def policy_of(given: str | None) -> OnUpgrade | None:
-    """Raises: InvalidInput: there is no such policy."""
-    if given is None:
-        return None
-    if given not in [policy.value for policy in OnUpgrade]:
-        raise InvalidInput(
-            f"'on_upgrade' must be one of {', '.join(OnUpgrade)}; not '{given}'.", "on_upgrade"
-        )
-    return OnUpgrade(given)
 
 
 def pin_of(given: str | None) -> RevisionDigest | None:

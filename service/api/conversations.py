@@ -9,7 +9,15 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse
 
 from service import edit_flow
-from service.api.asked import idempotency_key, if_match, is_repeat
+from service.api.asked import (
+    NOT_OF_NEW_CONVERSATIONS,
+    NOT_OF_UPDATES,
+    Asked,
+    idempotency_key,
+    if_match,
+    is_repeat,
+    refuse_headers,
+)
 from service.api.body import parse, read_object
 from service.api.items import parse_items
 from service.api.paging import Limit, check_include, page_of
@@ -24,9 +32,9 @@ from service.api.schemas import (
 )
 from service.api.wiring import Service, ServiceOf, Tenant, TenantOf
 from service.conversation_flow import create_conversation, find_conversation, fork_conversation
-from service.domain import decide
+from service.domain import decide, own_keys
 from service.domain.errors import InvalidInput
-from service.domain.events import ConversationId, ItemId, OnUpgrade, TurnId
+from service.domain.events import ConversationId, ItemId, TurnId
 from service.domain.new_items import NewId
 from service.edit_flow import Edit, Sent
 from service.fork_flow import ForkPoint
@@ -42,8 +50,11 @@ async def create(request: Request, service: ServiceOf, tenant: TenantOf) -> JSON
     document = await read_object(request, limit, tenant.limits, may_be_absent=True)
     body = parse(ConversationBody, document)
     messages = parse_items(body.items or [], "items")
-    policy = OnUpgrade(body.on_upgrade) if body.on_upgrade else None
-    key = idempotency_key(request)
+    refuse_headers(request, NOT_OF_NEW_CONVERSATIONS)
+    asked = Asked.by(request, request_hash(document))
+    key, own = asked.idempotency_key, own_keys.conversation_policy(body.metadata or {})
+    # The most explicit wins, as with a response.
+    policy = own_keys.policy_of(body.on_upgrade or asked.on_upgrade) or own
 
     def made(conn: Connection, new_id: NewId) -> ConversationId:
         if body.fork_of is None:
@@ -78,7 +89,7 @@ async def create(request: Request, service: ServiceOf, tenant: TenantOf) -> JSON
             conn,
             tenant.id,
             key=key,
-            request_hash=request_hash(document),
+            request_hash=asked.request_hash,
             make=lambda id_: made(conn, lambda prefix: id_ if prefix == "conv_" else service.new_id(prefix)),
         )
 
@@ -98,8 +109,11 @@ async def update(
     body = parse(
         ConversationUpdateBody, await read_object(request, service.settings.max_body_bytes, tenant.limits)
     )
+    refuse_headers(request, NOT_OF_UPDATES)
+    metadata = body.metadata or {}
+    policy = own_keys.conversation_policy(metadata)
     edit = _edit(request, service, tenant, conversation_id)
-    await service.database.run(lambda conn: edit_flow.update_conversation(conn, edit, body.metadata or {}))
+    await service.database.run(lambda conn: edit_flow.update_conversation(conn, edit, metadata, policy))
     return await _read(service, tenant, edit.conversation)
 
 

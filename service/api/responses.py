@@ -10,7 +10,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 
 from service.api.acceptance import accept
-from service.api.asked import NOT_OF_COUNTS, Asked, pin_of, policy_of, refuse_headers
+from service.api.asked import NOT_OF_COUNTS, Asked, pin_of, refuse_headers
 from service.api.body import read_object
 from service.api.channel import TurnChannel, View
 from service.api.errors import RETRY_SOON, failed_turn_response
@@ -27,6 +27,7 @@ from service.conversation_flow import (
     find_response,
     preview_turn,
 )
+from service.domain import own_keys
 from service.domain.conversation import Conversation
 from service.domain.events import ConversationId, Sampling, TenantId, TurnId
 from service.domain.new_items import NewItem
@@ -48,6 +49,8 @@ NO_BUFFERING = {"cache-control": "no-cache", "x-accel-buffering": "no"}
 async def create(request: Request, service: ServiceOf, tenant: TenantOf) -> Response:
     document = await read_object(request, service.settings.max_body_bytes, tenant.limits)
     body = parse_response_body(document)
+    refuse_headers(request)
+    own_keys.check_turn_keys(body.metadata or {})
     asked = Asked.by(request, request_hash(document))
     terms = terms_of(
         background=bool(body.background),
@@ -149,8 +152,10 @@ def _wanted(
         messages=messages,
         instructions=body.instructions,
         # The most explicit wins: a field of the body, a header, a name in the metadata.
-        on_upgrade=policy_of(body.on_upgrade or asked.on_upgrade or metadata.get("everturn.on_upgrade")),
-        revision=pin_of(body.revision or asked.revision or metadata.get("everturn.revision")),
+        on_upgrade=own_keys.policy_of(
+            body.on_upgrade or asked.on_upgrade or metadata.get(own_keys.ON_UPGRADE)
+        ),
+        revision=pin_of(body.revision or asked.revision or metadata.get(own_keys.REVISION)),
         sampling=sampling,
         truncate=body.truncation == "auto",
         wants=body.wants,

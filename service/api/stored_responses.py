@@ -6,6 +6,7 @@ from fastapi import APIRouter
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
+from service.api.asked import NOT_OF_CANCELLATIONS, if_match, refuse_headers
 from service.api.paging import Limit, check_include, page_of
 from service.api.response_object import list_object, response_object
 from service.api.responses import load, stream_of
@@ -37,16 +38,18 @@ async def read(response_id: str, request: Request, service: ServiceOf, tenant: T
 
 
 @router.delete("")
-async def delete(response_id: str, service: ServiceOf, tenant: TenantOf) -> dict[str, Any]:
+async def delete(response_id: str, request: Request, service: ServiceOf, tenant: TenantOf) -> dict[str, Any]:
+    seen = if_match(request)
     await service.database.run(
-        lambda conn: delete_response(conn, tenant.id, TurnId(response_id), service.clock())
+        lambda conn: delete_response(conn, tenant.id, TurnId(response_id), service.clock(), seen=seen)
     )
     return {"id": response_id, "object": "response", "deleted": True}
 
 
 @router.post("/cancel")
-async def cancel(response_id: str, service: ServiceOf, tenant: TenantOf) -> dict[str, Any]:
+async def cancel(response_id: str, request: Request, service: ServiceOf, tenant: TenantOf) -> dict[str, Any]:
     """One that has ended is left as it is, and shown."""
+    refuse_headers(request, NOT_OF_CANCELLATIONS)
     turn = TurnId(response_id)
     stored = await load(service, tenant.id, turn)
     if stored.turn.state in (TurnState.STARTED, TurnState.PINNED):

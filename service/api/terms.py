@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from math import isfinite
 
+from service.domain import own_keys
 from service.domain.errors import InvalidInput
 from service.domain.terms import OnDisconnect, Terms
 from service.settings import Settings
@@ -10,7 +11,7 @@ from service.settings import Settings
 LONGEST_DEADLINE_S = 7 * 24 * 3600.0
 
 HEADERS = {"on_disconnect": "x-everturn-on-disconnect", "deadline_s": "x-everturn-deadline-s"}
-METADATA = {"on_disconnect": "everturn.on_disconnect", "deadline_s": "everturn.deadline_s"}
+METADATA = {"on_disconnect": own_keys.ON_DISCONNECT, "deadline_s": own_keys.DEADLINE_S}
 
 
 def terms_of(

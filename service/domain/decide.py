@@ -15,6 +15,7 @@ from service.domain.events import (
     ItemDeleted,
     ItemId,
     MessageAccepted,
+    OnUpgrade,
     ResponseDeleted,
     Role,
     TurnAsked,
@@ -23,6 +24,7 @@ from service.domain.events import (
 )
 from service.domain.head import Standing
 from service.domain.items import CallId, ItemKind
+from service.domain.own_keys import ON_UPGRADE
 from service.domain.plan import StoredArtifact
 from service.domain.turn import Turn, TurnEvent, TurnState, check
 
@@ -138,6 +140,20 @@ def check_head(state: Standing, head: int | None) -> None:
     if head is not None and head != state.version:
         raise HeadMoved(
             f"Conversation {state.id} is at version {state.version}, not {head} as 'If-Match' says; read it again."
+        )
+
+
+def check_policy(state: Standing, policy: OnUpgrade | None) -> None:
+    """Args: policy: that new metadata says the conversation has; None where it says nothing of it.
+
+    Raises: InvalidInput: it has another, which no metadata changes.
+    """
+    if policy is not None and policy != state.on_upgrade:
+        own = "none of its own" if state.on_upgrade is None else f"'{state.on_upgrade}'"
+        raise InvalidInput(
+            f"'{ON_UPGRADE}' says '{policy}', and the policy of conversation {state.id} is {own}: it was given when the "
+            "conversation was made. Leave the key out, or send it with each response that it is for.",
+            ON_UPGRADE,
         )
 
 

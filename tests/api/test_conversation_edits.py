@@ -40,6 +40,29 @@ def test_a_conversation_is_made_of_no_body(shared_stack: Stack) -> None:
     assert (made.status_code, made.json()["metadata"]) == (200, {})
 
 
+def test_a_policy_that_metadata_was_made_with_may_stand_in_it_again(shared_stack: Stack) -> None:
+    conversation = shared_stack.conversation(metadata={"everturn.on_upgrade": "stay", "a": "b"})
+    path = f"/v1/conversations/{conversation}"
+    metadata = {"everturn.on_upgrade": "stay", "a": "c"}
+    changed = shared_stack.http.post(path, json={"metadata": metadata})
+    assert (changed.status_code, changed.json()["metadata"]) == (200, metadata)
+    without = shared_stack.http.post(path, json={"metadata": {}}).json()
+    assert (without["metadata"], without["on_upgrade"]) == ({}, "stay")
+
+
+@pytest.mark.parametrize(("made", "own"), [({}, "none of its own"), ({"on_upgrade": "replay"}, "'replay'")])
+def test_an_update_of_metadata_does_not_pretend_to_change_the_policy(
+    shared_stack: Stack, made: dict[str, Any], own: str
+) -> None:
+    conversation = shared_stack.conversation(**made)
+    path = f"/v1/conversations/{conversation}"
+    refused = shared_stack.http.post(path, json={"metadata": {"everturn.on_upgrade": "stay"}})
+    error = refused.json()["error"]
+    assert (refused.status_code, error["param"]) == (400, "everturn.on_upgrade")
+    assert own in error["message"]
+    assert shared_stack.state(conversation).version == 1
+
+
 @pytest.mark.parametrize("body", [{}, {"metadata": [None]}, {"metadata": {"k": 1}}, {"name": "x"}])
 def test_an_update_of_anything_else_is_refused_by_name(shared_stack: Stack, body: dict[str, Any]) -> None:
     conversation = shared_stack.conversation()
@@ -198,11 +221,34 @@ def test_an_edit_on_the_head_that_was_read_is_taken(shared_stack: Stack) -> None
     assert shared_stack.post(input="on", conversation=conversation, headers=headers).status_code == 412
 
 
+def test_a_response_is_deleted_on_the_head_that_was_read_and_on_no_other(shared_stack: Stack) -> None:
+    conversation = shared_stack.conversation()
+    response, http = shared_stack.ask("on", conversation=conversation)["id"], shared_stack.http
+    path, seen = f"/v1/responses/{response}", http.get(f"/v1/conversations/{conversation}").headers["etag"]
+    http.post(f"/v1/conversations/{conversation}", json={"metadata": {}})
+    refused = http.delete(path, headers={"if-match": seen})
+    assert (refused.status_code, refused.json()["error"]["code"]) == (412, "precondition_failed")
+    assert http.get(path).status_code == 200
+    now = http.get(f"/v1/conversations/{conversation}").headers["etag"]
+    assert http.delete(path, headers={"if-match": now}).json()["deleted"] is True
+    assert http.get(path).status_code == 404
+
+
+@pytest.mark.parametrize("head", ["*", '"1"'])
+def test_a_cancellation_takes_no_head_and_says_so(shared_stack: Stack, head: str) -> None:
+    response = shared_stack.ask("hello")["id"]
+    refused = shared_stack.http.post(f"/v1/responses/{response}/cancel", headers={"if-match": head})
+    assert (refused.status_code, refused.json()["error"]["param"]) == (400, "If-Match")
+
+
 @pytest.mark.parametrize("head", ["abc", '"abc"', 'W/"1"', ""])
 def test_a_head_that_is_no_version_is_refused_by_name(shared_stack: Stack, head: str) -> None:
-    path = f"/v1/conversations/{shared_stack.conversation()}"
-    answer = shared_stack.http.post(path, json={"metadata": {}}, headers={"if-match": head})
-    assert (answer.status_code, answer.json()["error"]["param"]) == (400, "If-Match")
+    path, headers = f"/v1/conversations/{shared_stack.conversation()}", {"if-match": head}
+    for answer in (
+        shared_stack.http.post(path, json={"metadata": {}}, headers=headers),
+        shared_stack.http.delete("/v1/responses/resp_none", headers=headers),
+    ):
+        assert (answer.status_code, answer.json()["error"]["param"]) == (400, "If-Match")
 
 
 def test_queries_are_checked_by_name(shared_stack: Stack) -> None:

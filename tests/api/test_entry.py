@@ -84,6 +84,16 @@ def test_a_connection_outlives_the_time_that_clients_keep_one_for_reuse(empty_da
         connection.close()
 
 
+def test_who_asks_for_a_websocket_is_told_that_there_is_none(empty_database: str) -> None:
+    asked = {"connection": "Upgrade", "upgrade": "websocket", "sec-websocket-version": "13"}
+    port = free_port()
+    with served(empty_database, port):
+        eventually(lambda: answers(port))
+        key = {"sec-websocket-key": "dGhlIHNhbXBsZSBub25jZQ=="}
+        answer = httpx.get(f"http://127.0.0.1:{port}/v1/responses", headers=asked | key)
+    assert (answer.status_code, answer.headers["allow"]) == (405, "POST")
+
+
 def test_a_port_in_use_is_one_clear_line(empty_database: str) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))

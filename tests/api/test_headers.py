@@ -209,6 +209,145 @@ def test_a_revision_or_policy_that_is_none_is_refused_by_name(
     assert (answer.status_code, answer.json()["error"]["param"]) == (400, param)
 
 
+POLICIES: dict[str, dict[str, Any]] = {
+    "body": {"json": {"on_upgrade": "stay"}},
+    "header": {"headers": {"x-everturn-on-upgrade": "stay"}},
+    "metadata": {"json": {"metadata": {"everturn.on_upgrade": "stay"}}},
+}
+
+
+@pytest.mark.parametrize("place", POLICIES)
+def test_the_policy_of_a_conversation_can_be_given_in_three_places(stack: Stack, place: str) -> None:
+    old = stack.start_engine("a", alias=True)
+    made = stack.http.post("/v1/conversations", **POLICIES[place]).json()
+    assert made["on_upgrade"] == "stay"
+    stack.ask("one", conversation=made["id"])
+    stack.move_alias(stack.start_engine("b"))
+    assert stack.ask("two", conversation=made["id"])["revision"] == old.revision
+
+
+@pytest.mark.parametrize("place", POLICIES)
+def test_a_fork_is_given_its_policy_in_the_same_places(shared_stack: Stack, place: str) -> None:
+    parent = shared_stack.ask("one")["conversation"]["id"]
+    asked = POLICIES[place] | {
+        "json": POLICIES[place].get("json", {}) | {"fork_of": {"conversation": parent}}
+    }
+    assert shared_stack.http.post("/v1/conversations", **asked).json()["on_upgrade"] == "stay"
+
+
+def test_the_most_explicit_policy_of_a_conversation_wins(shared_stack: Stack) -> None:
+    asked = {"metadata": {"everturn.on_upgrade": "replay"}}
+    headers = {"x-everturn-on-upgrade": "stay"}
+    for body, policy in ((asked, "stay"), (asked | {"on_upgrade": "stay_strict"}, "stay_strict")):
+        made = shared_stack.http.post("/v1/conversations", json=body, headers=headers).json()
+        assert (made["on_upgrade"], made["metadata"]) == (policy, asked["metadata"])
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        {"headers": {"x-everturn-on-upgrade": "never"}},
+        {"json": {"metadata": {"everturn.on_upgrade": "never"}}},
+    ],
+    ids=["header", "metadata"],
+)
+def test_a_policy_of_a_conversation_that_is_none_is_refused(
+    shared_stack: Stack, asked: dict[str, Any]
+) -> None:
+    refused = shared_stack.http.post("/v1/conversations", **asked)
+    assert (refused.status_code, refused.json()["error"]["param"]) == (400, "on_upgrade")
+
+
+OF_TURNS = {
+    "x-everturn-revision": "rev_" + "0" * 64,
+    "x-everturn-on-disconnect": "cancel",
+    "x-everturn-deadline-s": "30",
+}
+
+
+@pytest.mark.parametrize(("header", "value"), [*OF_TURNS.items(), ("If-Match", "*")])
+def test_what_means_nothing_for_a_conversation_that_is_made_is_refused_by_name(
+    shared_stack: Stack, header: str, value: str
+) -> None:
+    refused = shared_stack.http.post("/v1/conversations", headers={header: value})
+    error = refused.json()["error"]
+    assert (refused.status_code, error["param"], error["code"]) == (400, header, "unsupported_parameter")
+
+
+@pytest.mark.parametrize(("header", "value"), [*OF_TURNS.items(), ("x-everturn-on-upgrade", "stay")])
+def test_what_an_update_of_metadata_does_not_change_is_refused_by_name(
+    shared_stack: Stack, header: str, value: str
+) -> None:
+    path = f"/v1/conversations/{shared_stack.conversation()}"
+    refused = shared_stack.http.post(path, json={"metadata": {}}, headers={header: value})
+    error = refused.json()["error"]
+    assert (refused.status_code, error["param"], error["code"]) == (400, header, "unsupported_parameter")
+
+
+@pytest.mark.parametrize(
+    "key", ["everturn.onupgrade", "everturn.", "Everturn.on_upgrade", "everturn.waiting"]
+)
+def test_a_key_of_ours_that_there_is_none_of_is_refused_with_those_that_there_are(
+    shared_stack: Stack, key: str
+) -> None:
+    asked = {"metadata": {"mine": "x", key: "stay"}}
+    path = f"/v1/conversations/{shared_stack.conversation()}"
+    answers = {
+        "everturn.on_upgrade, everturn.revision, everturn.on_disconnect, everturn.deadline_s": (
+            shared_stack.post(input="hello", **asked),
+        ),
+        "there is everturn.on_upgrade.": (
+            shared_stack.http.post("/v1/conversations", json=asked),
+            shared_stack.http.post(path, json=asked),
+        ),
+    }
+    for known, refused in answers.items():
+        for answer in refused:
+            error = answer.json()["error"]
+            assert (answer.status_code, error["code"], error["param"]) == (400, "unknown_parameter", key)
+            assert f"'{key}'" in error["message"]
+            assert known in error["message"]
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/v1/responses", {"input": "hello"}),
+        ("/v1/responses/input_tokens", {"input": "hello"}),
+        ("/v1/chat/completions", {"model": "production", "messages": [{"role": "user", "content": "hello"}]}),
+        ("/v1/conversations", {}),
+        ("/v1/conversations/conv_none", {"metadata": {}}),
+        ("/v1/responses/resp_none/cancel", {}),
+    ],
+)
+def test_a_header_of_ours_that_there_is_none_of_is_refused_with_those_that_there_are(
+    shared_stack: Stack, path: str, body: dict[str, Any]
+) -> None:
+    refused = shared_stack.http.post(path, json=body, headers={"X-Everturn-OnUpgrade": "stay"})
+    error = refused.json()["error"]
+    assert (refused.status_code, error["code"]) == (400, "unknown_parameter")
+    assert error["param"] == "x-everturn-onupgrade"
+    assert "x-everturn-on-upgrade, x-everturn-revision, x-everturn-on-disconnect" in error["message"]
+
+
+@pytest.mark.parametrize("key", ["everturn.revision", "everturn.on_disconnect", "everturn.deadline_s"])
+def test_a_key_that_is_for_a_turn_is_none_of_a_conversation(shared_stack: Stack, key: str) -> None:
+    refused = shared_stack.http.post("/v1/conversations", json={"metadata": {key: "30"}})
+    assert (refused.status_code, refused.json()["error"]["param"]) == (400, key)
+
+
+def test_keys_that_only_look_like_ours_are_the_clients_own(shared_stack: Stack) -> None:
+    metadata = {"everturn": "x", "everturn_on_upgrade": "x", "my.everturn.x": "x"}
+    conversation = shared_stack.conversation(metadata=metadata)
+    assert shared_stack.ask("hello", conversation=conversation, metadata=metadata)["metadata"] == metadata
+
+
+def test_a_key_names_its_tenant_whatever_organization_and_project_a_client_says(shared_stack: Stack) -> None:
+    conversation = shared_stack.conversation()
+    named = shared_stack.openai.with_options(organization="org-other", project="proj_other")
+    assert named.conversations.retrieve(conversation).id == conversation
+
+
 def test_browsers_of_other_sites_are_told_nothing(shared_stack: Stack) -> None:
     site = {"origin": "https://example.org", "access-control-request-method": "POST"}
     asked = shared_stack.http.options("/v1/responses", headers=site)

@@ -83,7 +83,7 @@ V1: Mapping[str, Operation] = {
         body=ConversationBody,
         body_may_be_absent=True,
         answer=objects.Conversation,
-        headers=IDEMPOTENCY_KEY,
+        headers=IDEMPOTENCY_KEY | ON_UPGRADE,
         refuses=(404, GONE, OTHER_BODY),
     ),
     "GET /v1/conversations/{conversation_id}": Operation(
@@ -156,7 +156,11 @@ V1: Mapping[str, Operation] = {
         refuses=(GONE,),
     ),
     "DELETE /v1/responses/{response_id}": Operation(
-        id="deleteResponse", says="Delete a response", answer=objects.DeletedResponse, refuses=(GONE,)
+        id="deleteResponse",
+        says="Delete a response",
+        answer=objects.DeletedResponse,
+        headers=IF_MATCH,
+        refuses=(GONE, MOVED_ON),
     ),
     "POST /v1/responses/{response_id}/cancel": Operation(
         id="cancelResponse", says="Cancel a running response", answer=objects.Response, refuses=(GONE,)

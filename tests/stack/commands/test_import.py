@@ -244,6 +244,8 @@ def test_a_line_that_has_changed_since_is_refused_by_its_number(
         (transcript(1, name="x"), "unknown field 'name'"),
         (transcript(1, id=7), "'id' must be a string"),
         (transcript(1, metadata={"a": 1}), "'metadata.a' must be a string"),
+        (transcript(1, metadata={"everturn.x": "y"}), "Unknown metadata key: 'everturn.x'"),
+        (transcript(1, metadata={"everturn.on_upgrade": "never"}), "'on_upgrade' must be one of"),
     ],
 )
 def test_a_wrong_line_is_named_before_anything_is_imported(
