@@ -158,7 +158,7 @@ def run_ogx(service: Service, checkout: Path) -> list[Outcome]:
             [str(PYTHON.absolute()), "-m", "pytest", "-q", "--noconftest", "-p", "suites_ogx"]
             + ["-p", "no:cacheprovider", "-c", os.devnull, "--rootdir", str(checkout), "--tb=short"]
             + ["--override-ini", "asyncio_mode=auto"]
-            + [f"{expected.CASES}{file}" for file in expected.FILES],
+            + [f"{expected.CASES}{folder}" for folder in expected.FOLDERS],
             cwd=checkout,
             env=os.environ | environment,
             check=False,

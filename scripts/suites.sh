@@ -23,11 +23,12 @@ if [ ! -f "$node/node_modules/tsx/package.json" ] || [ ! -f "$node/node_modules/
     { rm -rf "$node"; fail 'npm could not install tsx and zod, for the reason above'; }
 fi
 
-home=.everturn/suites
-if [ ! -x "$home/bin/python" ]; then
-  "$python" -m venv "$home"
-  "$home/bin/python" -m pip install -q --disable-pip-version-check -r scripts/suites_requirements.txt ||
+home=.everturn/suites wanted=scripts/suites_requirements.txt
+if ! cmp -s "$wanted" "$home/requirements.txt"; then
+  "$python" -m venv --clear "$home"
+  "$home/bin/python" -m pip install -q --disable-pip-version-check -r "$wanted" ||
     { rm -rf "$home"; fail 'pip could not install what OGX'\''s tests import, for the reason above'; }
+  cp "$wanted" "$home/requirements.txt"
 fi
 
 PYTHONPATH=. exec .venv/bin/python scripts/suites.py "$@"

@@ -21,7 +21,17 @@ from tests.engines.simulated_text import ASSISTANT, CALL, STOP, SYSTEM, TOOL, US
 ALIAS = "suites-scripted"
 HEARTBEAT_S = 2.0
 MARKS = {SYSTEM: "system", USER: "user", ASSISTANT: "assistant", TOOL: "tool"}
-PLANETS = {"humans live on": "Earth", "rings around it": "Saturn"}
+FACTS = {
+    "humans live on": "It is Earth.",
+    "rings around it": "It is Saturn.",
+    "the capital of France": "It is Paris.",
+    "largest countries by area": "They are Russia, Canada and China.",
+    "Count from 1 to 10": "1, 2, 3, 4, 5, 6, 7, 8, 9, 10.",
+}
+OF_THE_TOWER = {"When was it built": "It was built in 1889.", "How tall is it": "It is 330 meters tall."}
+"""What is known where it was said before that it is the Eiffel Tower."""
+NAMED = {"capital": "Paris"}
+"""Values of properties of forms."""
 NOTHING = "I have nothing to say to that."
 
 
@@ -53,7 +63,7 @@ def said_in(prompt: Sequence[int]) -> list[tuple[str, str]]:
 def instance_of(schema: Mapping[str, Any]) -> object:
     match schema["type"]:
         case "object":
-            return {name: instance_of(one) for name, one in schema["properties"].items()}
+            return {name: NAMED.get(name) or instance_of(one) for name, one in schema["properties"].items()}
         case "array":
             return [instance_of(schema["items"])]
         case kind:
@@ -72,9 +82,9 @@ def reply(said: Sequence[tuple[str, str]], wanted: Mapping[str, Any]) -> str:
 
 
 def _words(asked: str, answered: Sequence[str], told: str) -> str:
-    for question, planet in PLANETS.items():
+    for question, fact in (FACTS | (OF_THE_TOWER if "Eiffel Tower" in told else {})).items():
         if question in asked:
-            return f"It is {planet}."
+            return fact
     if answered and "all caps" in asked:
         return answered[-1].upper()
     if answered and "your previous response" in asked:

@@ -5,9 +5,11 @@ Runs in the environment that scripts/suites.sh makes, without the suite's own co
 
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
+from functools import partial
+from importlib import import_module
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -127,6 +129,19 @@ def responses_client(compat_client: OpenAI) -> OpenAI:
 def text_model_id(request: pytest.FixtureRequest) -> str:
     scripted = matches(case_of(request.node.nodeid), ASKED.scripted)
     return ASKED.scripted_model if scripted else ASKED.model
+
+
+@pytest.fixture
+def langchain_chat(openai_client: OpenAI, text_model_id: str) -> Callable[..., Any]:
+    # Only in the suite's own environment.
+    chat_model = import_module("langchain_openai").ChatOpenAI
+    return partial(
+        chat_model,
+        base_url=ASKED.base_url,
+        api_key=openai_client.api_key,
+        model=text_model_id,
+        use_responses_api=True,
+    )
 
 
 @pytest.fixture

@@ -1,10 +1,9 @@
 """The conversation and isolation cases of OGX's (llama-stack's) integration tests, told anew with the official client.
 
-Its files: tests/integration/conversations, and of tests/integration/responses conversation_responses, conversation_stress,
-responses_access_control and responses_errors, but for what is OGX's own in it (guardrails). Deviations: the code of a failed response is none of
-OpenAI's list, which has no words for what can happen here; an item that is brought with the id of one in another
-conversation is taken as it is sent, under an id of its own, where OpenAI copies the other one. `make suites` runs the tests themselves,
-from a checkout of them.
+Its files: tests/integration/conversations, and of tests/integration/responses conversation_responses, responses_access_control and
+responses_errors, but for what is OGX's own in them (guardrails); the others are in test_ogx_answers.py and test_ogx_parameters.py. Deviations: the
+code of a failed response is none of OpenAI's list, which has no words for what can happen here; an item that is brought with the id of one in
+another conversation is taken as it is sent, under an id of its own, where OpenAI copies the other one. `make suites` runs the tests themselves.
 """
 
 from collections.abc import Callable, Iterator
