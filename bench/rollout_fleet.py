@@ -45,7 +45,9 @@ class Served:
             "sampling_params": sampling,
             "cache_salt": salt or secrets.token_hex(8),
         }
-        answer = httpx.post(f"{self.address}/inference/v1/generate", json=body, timeout=TIMEOUT_S)
+        answer = httpx.post(
+            f"{self.address}/inference/v1/generate", json=body, timeout=TIMEOUT_S, trust_env=False
+        )
         document: dict[str, Any] = answer.raise_for_status().json()
         return document
 

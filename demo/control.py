@@ -11,10 +11,12 @@ from signal import Signals
 import httpx
 
 from demo.reference import Reference
+from stack.cores import usable
 from stack.deployment import Deployment
 from stack.errors import StackError
 from stack.ports import LOOPBACK, find_free_port
 from workers.child import Program
+from workers.vllm_command import NOTHING_COMPILED
 from workers.zygote_engine import ZygoteEngine
 
 START_S = 180.0
@@ -34,7 +36,8 @@ def unguarded_engine(deployment: Deployment, model: Path, options: list[str]) ->
     engine = ZygoteEngine.start(deployment.zygote, program)
     try:
         reference = Reference(address=f"http://{LOOPBACK}:{port}")
-        _wait(engine, reference)
+        with deployment.progress.step(f"{program.name} loads {model.name}"):
+            _wait(engine, reference)
         yield reference
     finally:
         engine.stop()
@@ -65,14 +68,20 @@ def _environment() -> dict[str, str]:
         "DO_NOT_TRACK": "1",
         "VLLM_LOGGING_LEVEL": "WARNING",
     }
-    return {**os.environ, **quiet, "OMP_NUM_THREADS": "1", "VLLM_CPU_OMP_THREADS_BIND": "1"}
+    return {
+        **NOTHING_COMPILED,
+        **os.environ,
+        **quiet,
+        "OMP_NUM_THREADS": "1",
+        "VLLM_CPU_OMP_THREADS_BIND": str(usable()[-1]),
+    }
 
 
 def _wait(engine: ZygoteEngine, reference: Reference) -> None:
     deadline = time.monotonic() + START_S
     while time.monotonic() < deadline:
         with suppress(httpx.TransportError):
-            if httpx.get(f"{reference.address}/health", timeout=2).is_success:
+            if httpx.get(f"{reference.address}/health", timeout=2, trust_env=False).is_success:
                 return
         if engine.ended(within_s=0.1):
             raise StackError(f"{engine.program.name} ended ({engine.end_of()}): {engine.last_words()}")

@@ -32,7 +32,9 @@ class Reference:
             "output_mode": "text",
             "kv_transfer_params": kv.to_params() if kv else None,
         }
-        answer = httpx.post(f"{self.address}/inference/v1/generate", json=body, timeout=TIMEOUT_S)
+        answer = httpx.post(
+            f"{self.address}/inference/v1/generate", json=body, timeout=TIMEOUT_S, trust_env=False
+        )
         answer.raise_for_status()
         choice = answer.json()["choices"][0]
         first = choice["logprobs"]["content"][0]["top_logprobs"]
@@ -45,7 +47,7 @@ class Reference:
     def render(self, messages: Sequence[dict[str, str]], *, covered: int, last_token: int) -> tuple[int, ...]:
         """The ids that follow a window which holds the first `covered` messages."""
         body = {"messages": list(messages), "carried": {"messages": covered, "last_token": last_token}}
-        answer = httpx.post(f"{self.address}/everturn/render", json=body, timeout=TIMEOUT_S)
+        answer = httpx.post(f"{self.address}/everturn/render", json=body, timeout=TIMEOUT_S, trust_env=False)
         answer.raise_for_status()
         document = answer.json()
         if document["mode"] != "delta":

@@ -1,6 +1,7 @@
 """One conversation through one upgrade, told through the REST API as a client would, every claim checked."""
 
 import time
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from demo.control import unguarded_engine
 from demo.conversation import SYSTEM, TURNS
 from demo.reference import CANDIDATES, Answer, Reference, by_token, furthest
 from service.domain.evidence import KvRequest
+from stack.cores import usable
 from stack.deployment import Deployment, EngineSpec
 from stack.errors import StackError
 from stack.ports import find_free_port
@@ -48,30 +50,31 @@ class Story:
             base_url=f"{deployment.url}/v1",
             headers={"authorization": f"Bearer {deployment.keys.tenant_key}"},
             timeout=300,
+            trust_env=False,
         )
 
     def tell(self) -> Outcome:
-        v12 = self._serve("v12", self._checkpoints.v12, core="0")
+        v12 = self._serve("v12", self._checkpoints.v12, core=usable()[0])
         self._point_alias(v12)
         conversation = self._open_conversation()
         second = self._two_turns(conversation)
         published = self._published(conversation, count=2)
         messages = self._messages(conversation)
         control, cold_control = self._control(v12, second, messages, published)
-        v13 = self._serve("v13", self._checkpoints.v13, core="1")
+        v13 = self._serve("v13", self._checkpoints.v13, core=usable()[-1])
         self._same_but_for_the_weights(v12, v13)
         self._point_alias(v13)
         third = self._third_turn(conversation, v13)
         equal = self._equals_cold(v13, third, cold_control)
         return self._audit(conversation, third, control_differs=control, equal=equal)
 
-    def _serve(self, name: str, checkpoint: Path, *, core: str) -> dict[str, Any]:
+    def _serve(self, name: str, checkpoint: Path, *, core: int) -> dict[str, Any]:
         self._chapter(f"An engine comes up on {self._mounted} as 'chat': the bytes there are {name}'s")
         self._mounted.parent.mkdir(exist_ok=True)
         self._mounted.unlink(missing_ok=True)
         self._mounted.symlink_to(checkpoint.absolute())
         port = find_free_port()
-        spec = EngineSpec(name=name, model=self._mounted, port=port, cores=core, options=NO_LOCAL_CACHE)
+        spec = EngineSpec(name=name, model=self._mounted, port=port, cores=str(core), options=NO_LOCAL_CACHE)
         self._deployment.start_engine(spec)
         engine: dict[str, Any] = next(e for e in self._engines() if e["address"].endswith(f":{port}"))
         self._say(f"it measured itself: {engine['revision'][:20]}…  (boot {engine['boot'][:13]})")
@@ -104,15 +107,14 @@ class Story:
     def _published(self, conversation: str, *, count: int) -> str:
         """The handle of the newest artifact, once there are `count`: a turn's answer does not wait for its KV."""
         deadline = time.monotonic() + PUBLISH_WAIT_S
-        while True:
-            found = self._deployment.admin("GET", f"/conversations/{conversation}/artifacts")["data"]
-            if isinstance(found, list) and len(found) >= count:
-                newest = found[-1]
-                self._say(f"its KV is in the store: {newest['artifact'][:11]}…, {newest['tokens']} tokens")
-                return str(newest["artifact"])
-            if time.monotonic() > deadline:
-                raise StackError(f"no KV of turn {count} was published within {PUBLISH_WAIT_S:.0f} s")
-            time.sleep(0.05)
+        with self._step(f"the KV of turn {count} is stored"):
+            while len(found := self._artifacts(conversation)) < count:
+                if time.monotonic() > deadline:
+                    raise StackError(f"no KV of turn {count} was published within {PUBLISH_WAIT_S:.0f} s")
+                time.sleep(0.05)
+        newest = found[-1]
+        self._say(f"its KV is in the store: {newest['artifact'][:11]}…, {newest['tokens']} tokens")
+        return str(newest["artifact"])
 
     def _control(
         self, v12: dict[str, Any], second: dict[str, Any], messages: list[dict[str, str]], offer: str
@@ -126,7 +128,10 @@ class Story:
         self._mounted.unlink()
         self._mounted.symlink_to(self._checkpoints.v13.absolute())
         kv = KvRequest(attempt="control", tenant="default", offer=offer)
-        with unguarded_engine(self._deployment, self._mounted, NO_LOCAL_CACHE) as engine:
+        with (
+            unguarded_engine(self._deployment, self._mounted, NO_LOCAL_CACHE) as engine,
+            self._step("v13 answers, on v12's KV and from scratch"),
+        ):
             stale = engine.generate(prompt, max_tokens=MAX_TOKENS, kv=kv)
             cold = engine.generate(prompt, max_tokens=MAX_TOKENS)
         self._say(f"v13 on v12's KV:  {_quoted(stale.text)}")
@@ -175,7 +180,8 @@ class Story:
         self._chapter("The answer against a cold prefill of the same tokens on v13")
         engine = Reference(address=v13["address"])
         prompt, output = self._auditor.prompt(third["id"]), self._auditor.output(third["id"])
-        cold = engine.generate(prompt, max_tokens=MAX_TOKENS)
+        with self._step("v13 answers from scratch"):
+            cold = engine.generate(prompt, max_tokens=MAX_TOKENS)
         first = third["output"][0]["content"][0]["logprobs"][0]
         far = furthest(cold.first_logprobs, by_token(first["top_logprobs"]))
         check = self._claims.check
@@ -229,7 +235,8 @@ class Story:
             "include": ["message.output_text.logprobs"],
             "top_logprobs": CANDIDATES,
         }
-        response = self._post("/responses", body)
+        with self._step("chat answers"):
+            response = self._post("/responses", body)
         answer = response["output"][0]["content"][0]["text"] if response["output"] else response["error"]
         self._say(f"chat: {_quoted(answer)}")
         kv = response["kv"]
@@ -237,6 +244,12 @@ class Story:
             f"      {response['revision'][:20]}…, KV {kv['source']}: {kv['tokens_loaded']} tokens loaded"
         )
         return response
+
+    def _artifacts(self, conversation: str) -> list[dict[str, Any]]:
+        artifacts = self._deployment.admin("GET", f"/conversations/{conversation}/artifacts")["data"]
+        if not isinstance(artifacts, list):
+            raise TypeError("GET /admin/conversations/{id}/artifacts must answer with a list")
+        return artifacts
 
     def _messages(self, conversation: str) -> list[dict[str, str]]:
         items = self._get(f"/conversations/{conversation}/items?order=asc&limit=100")["data"]
@@ -253,6 +266,9 @@ class Story:
 
     def _get(self, path: str) -> dict[str, Any]:
         return _answer(self._api.get(path))
+
+    def _step(self, what: str) -> AbstractContextManager[None]:
+        return self._deployment.progress.step(f"   {what}")
 
     def _chapter(self, title: str) -> None:
         print(f"\n■ {title}", flush=True)

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shlex
 import shutil
 import signal
 import subprocess
@@ -9,12 +10,13 @@ import sys
 import time
 from pathlib import Path
 from typing import TextIO
+from urllib.request import getproxies, proxy_bypass
 
 from service.domain.errors import InvalidInput
 from stack.errors import StackError
 from stack.locks import lock_supervisor
 from stack.placement import remove
-from stack.ports import require_free_port
+from stack.ports import LOOPBACK, require_free_port
 from workers.checkpoint_check import require_whole
 
 FOLLOW_S = 0.1
@@ -182,8 +184,19 @@ def _copy(lines: TextIO) -> str:
     return last
 
 
+def _around_the_proxy() -> str | None:
+    """What to export where clients would send to a proxy what is meant for this machine."""
+    proxies = getproxies()
+    if not {"http", "all"} & proxies.keys() or proxy_bypass(LOOPBACK):
+        return None
+    spared = shlex.quote(",".join(filter(None, (LOOPBACK, "localhost", proxies.get("no")))))
+    return f"Your environment names a proxy; before you call this: export no_proxy={spared} NO_PROXY={spared}"
+
+
 def _welcome(data: Path, ready: dict[str, str] | None) -> None:
     if ready is None:
         raise StackError(f"it ended as soon as it served; see {data}/logs/stack.log")
     keys = json.loads((data / "keys.json").read_text())
     print(WELCOME.format(url=ready["url"], data=data, key=keys["tenant_key"]))
+    if line := _around_the_proxy():
+        print(line)

@@ -2,9 +2,11 @@
 
 import json
 import os
+import shutil
 import socket
 import sys
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from signal import Signals
@@ -15,6 +17,7 @@ import httpx
 
 from service.domain.plan import RebuildQueue
 from stack.errors import StackError
+from stack.placement import Placement, socket_folder
 from stack.ports import LOOPBACK, require_free_port
 from stack.postgres import EmbeddedPostgres
 from stack.process import Child
@@ -29,6 +32,7 @@ ENGINE_START_S = 300.0
 ENGINE_DRAIN_S = 45.0
 WORKER_STOP_S = 25.0
 KV_BUDGET_GIB = "20"
+ZYGOTE_SOCKET = "zygote.sock"
 CHOSEN_HERE = {"EVERTURN_CANARY_REQUIRED": "true"}
 """Settings of the service that are not its defaults; the environment has the last word."""
 
@@ -62,14 +66,16 @@ class Deployment:
         self.url = f"http://{LOOPBACK}:{port}"
         self.logs = self.data / "logs"
         self.kv = self.data / "kv"
-        self.zygote = self.data / "run" / "zygote.sock"
-        self._progress = progress
+        self.zygote = Path()
+        """Its socket, once this is started: where the path of the data is too long for one, it lies elsewhere."""
+        self.progress = progress
         self._environment = environment
         self._postgres = EmbeddedPostgres(self.data / "postgres")
         self._valkey = EmbeddedValkey(self.data / "valkey")
         self._children: list[Child] = []
         self._servers_run = False
         self._worker: Child | None = None
+        self._held = ExitStack()
 
     def __enter__(self) -> Self:
         try:
@@ -124,7 +130,7 @@ class Deployment:
             ["-m", "workers.launcher", *arguments],
             stop_s=ENGINE_DRAIN_S,
         )
-        with self._progress.step(f"engine {spec.name} loads {spec.model.name}"):
+        with self.progress.step(f"engine {spec.name} loads {spec.model.name}"):
             child.wait_ready(lambda: self._engine_serves(spec.port), timeout_s=ENGINE_START_S)
         return child
 
@@ -147,6 +153,7 @@ class Deployment:
             json=body,
             headers={"authorization": f"Bearer {self.keys.operator_key}"},
             timeout=30,
+            trust_env=False,
         )
         if answer.is_error:
             raise StackError(f"{method} /admin{path} answered {answer.status_code}: {answer.text}")
@@ -156,11 +163,12 @@ class Deployment:
     def stop(self) -> None:
         while self._children:
             child = self._children.pop()
-            with self._progress.step(f"{child.program.name} stops"):
+            with self.progress.step(f"{child.program.name} stops"):
                 child.stop()
         self._servers_run = False
         self._valkey.stop()
         self._postgres.stop()
+        self._held.close()
 
     def _start(self) -> None:
         require_free_port(self.port, setting="EVERTURN_PORT")
@@ -168,24 +176,27 @@ class Deployment:
             folder.mkdir(parents=True, exist_ok=True)
             # What people said can be read out of KV, and keys lie in run/.
             folder.chmod(0o700)
+        sockets = socket_folder(Placement(home=self.data / "run", account=None), ZYGOTE_SOCKET)
+        self._held.callback(shutil.rmtree, sockets, ignore_errors=True)
+        self.zygote = sockets / ZYGOTE_SOCKET
         self.zygote.unlink(missing_ok=True)
         zygote = self._child("engine zygote", ["-m", "workers.engine_zygote", str(self.zygote)])
-        with self._progress.step("PostgreSQL starts"):
+        with self.progress.step("PostgreSQL starts"):
             self._postgres.start()
-        with self._progress.step("Valkey starts"):
+        with self.progress.step("Valkey starts"):
             self._valkey.start()
         self._servers_run = True
-        with self._progress.step("the API migrates the database and starts"):
+        with self.progress.step("the API migrates the database and starts"):
             api = self._child("API", ["-m", "service"])
             api.wait_ready(self._answers, timeout_s=API_START_S)
             self._bootstrap()
             self._write_operator_key()
-        with self._progress.step("the Celery worker starts"):
+        with self.progress.step("the Celery worker starts"):
             self.restart_worker()
         budget = self._environment.get("EVERTURN_KV_BUDGET_GIB", KV_BUDGET_GIB)
         collector = ["-m", "workers.kv_collector", "--store", str(self.kv), "--forget-erased"]
         self._child("KV collector", [*collector, "--budget-gib", budget])
-        with self._progress.step("vLLM is imported, once for all engines"):
+        with self.progress.step("vLLM is imported, once for all engines"):
             zygote.wait_ready(self._zygote_listens, timeout_s=ZYGOTE_START_S)
 
     def _bootstrap(self) -> None:
@@ -239,7 +250,7 @@ class Deployment:
 
     def _answers(self) -> bool:
         try:
-            return httpx.get(f"{self.url}/healthz", timeout=2).is_success
+            return httpx.get(f"{self.url}/healthz", timeout=2, trust_env=False).is_success
         except httpx.TransportError:
             return False
 

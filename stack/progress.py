@@ -37,6 +37,9 @@ class Progress:
                 start = CLEAR_LINE if self.stream.isatty() else ""
                 self._write(f"{start}{what} ... {outcome} {elapsed:.0f} s\n")
 
+    def say(self, line: str) -> None:
+        self._write(f"{line}\n")
+
     def _tick(self, what: str, began: float, over: threading.Event) -> None:
         terminal = self.stream.isatty()
         wait_s = self.quiet_s

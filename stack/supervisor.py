@@ -10,6 +10,7 @@ from pathlib import Path
 from types import FrameType
 
 from service.domain.errors import EverturnError
+from stack.cores import all_usable
 from stack.deployment import Deployment, EngineSpec
 from stack.errors import StackError, unusable
 from stack.locks import lock_supervisor
@@ -56,7 +57,7 @@ def _run(data: Path, port: int, model: Path) -> None:
     ready.unlink(missing_ok=True)
     progress = Progress(stream=sys.stdout)
     with Deployment(data, port=port, progress=progress, environment=os.environ) as deployment:
-        first = EngineSpec(name="first", model=model, port=find_free_port(), cores=_all_cores())
+        first = EngineSpec(name="first", model=model, port=find_free_port(), cores=all_usable())
         deployment.start_engine(first)
         _point_alias(deployment)
         said = {"pid": str(os.getpid()), "url": deployment.url, "port": str(port), "model": str(model)}
@@ -79,10 +80,6 @@ def _point_alias(deployment: Deployment) -> None:
         engines = deployment.admin("GET", "/engines")["data"]
         revision = engines[0]["revision"] if isinstance(engines, list) else None
         deployment.admin("PUT", f"/aliases/{ALIAS}", {"revision": revision, "by": "first start"})
-
-
-def _all_cores() -> str:
-    return f"0-{(os.cpu_count() or 1) - 1}"
 
 
 def _tell(_number: int, _frame: FrameType | None) -> None:

@@ -183,6 +183,7 @@ def _recorded(data: Path, conversation: str) -> frozenset[ArtifactId]:
             f"{url}/admin/conversations/{quote(conversation, safe='')}/artifacts",
             headers={"authorization": f"Bearer {key}"},
             timeout=30,
+            trust_env=False,
         )
         answer.raise_for_status()
     except (OSError, httpx.HTTPError) as error:

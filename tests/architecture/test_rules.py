@@ -5,6 +5,7 @@ import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from urllib.request import proxy_bypass
 
 import pytest
 
@@ -17,6 +18,7 @@ LONGEST_FILE = 400
 LONGEST_FUNCTION = 70
 VAGUE_NAMES = {"utils", "util", "common", "helpers", "helper", "manager", "base", "misc"}
 BROUGHT_BY_VLLM = {"torch", "vllm", "transformers", "tokenizers", "starlette", "numpy", "blake3"}
+ASK = ("get", "post", "put", "patch", "delete", "request", "stream", "Client", "AsyncClient")
 ONLY_FOR_A_BUCKET = ("object_store.py", "obstore")
 
 SOURCES = sorted(path for package in PACKAGES for path in (ROOT / package).rglob("*.py"))
@@ -105,6 +107,24 @@ def test_the_environment_is_read_by_composition_roots_alone() -> None:
         "workers/kv_connector/middleware.py",
         "workers/launcher.py",
     }  # fmt: skip
+
+
+@pytest.mark.parametrize("path", [*SOURCES, *sorted((ROOT / "bench").rglob("*.py"))], ids=named)
+def test_no_service_or_engine_is_asked_through_a_proxy(path: Path) -> None:
+    """Httpx makes no exception for this machine."""
+    asking = [
+        node
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Call)
+        and ast.unparse(node.func) in {f"httpx.{name}" for name in ASK}
+        and "trust_env=False" not in map(ast.unparse, node.keywords)
+    ]
+    assert [ast.unparse(call) for call in asking] == []
+
+
+def test_no_test_asks_through_a_proxy() -> None:
+    assert proxy_bypass("127.0.0.1")
+    assert proxy_bypass("localhost")
 
 
 def test_nothing_names_an_index_of_packages_but_the_setup_script() -> None:

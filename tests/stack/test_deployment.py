@@ -1,15 +1,30 @@
 """What the deployment gives to those that it starts."""
 
+import json
+import socket
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 
 from stack.deployment import Deployment, EngineSpec
+from stack.errors import StackError
+from stack.placement import LONGEST_SOCKET_PATH
 from stack.ports import find_free_port
+from stack.postgres import EmbeddedPostgres
 from stack.progress import Progress
+from tests.stack.answering import answering, name_a_dead_proxy
 from workers.child import Child, Program
+
+
+@pytest.fixture
+def served(tmp_path: Path) -> Iterator[Deployment]:
+    """One whose API answers."""
+    (tmp_path / "keys.json").write_text(json.dumps({"tenant_key": "sk", "operator_key": "op"}))
+    with answering({"data": []}) as port:
+        yield Deployment(tmp_path, port=port, progress=Progress(stream=sys.stdout), environment={})
 
 
 class Started:
@@ -46,3 +61,35 @@ def test_engines_must_answer_the_canary_unless_somebody_says_otherwise(
     deployment = Deployment(tmp_path, port=1, progress=Progress(stream=sys.stdout), environment=set_by_hand)
     deployment._child("API", ["-m", "service"])
     assert programs[0].env["EVERTURN_CANARY_REQUIRED"] == expected
+
+
+def test_what_is_on_this_machine_is_not_asked_through_a_proxy(
+    served: Deployment, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name_a_dead_proxy(monkeypatch)
+    assert served._answers()
+    assert served.admin("GET", "/aliases") == {"data": []}
+
+
+def test_the_zygote_has_a_socket_however_deep_the_data_lie(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bound: list[Path] = []
+
+    def child(_self: Deployment, _name: str, arguments: Sequence[str]) -> Started:
+        with socket.socket(socket.AF_UNIX) as listener:
+            listener.bind(arguments[-1])
+        bound.append(Path(arguments[-1]))
+        return Started()
+
+    def refuse(_self: EmbeddedPostgres) -> NoReturn:
+        raise StackError("so far and no further")
+
+    monkeypatch.setattr(Deployment, "_child", child)
+    monkeypatch.setattr(EmbeddedPostgres, "start", refuse)
+    data = folder / ("d" * LONGEST_SOCKET_PATH)
+    deployment = Deployment(data, port=find_free_port(), progress=Progress(stream=sys.stdout), environment={})
+    with pytest.raises(StackError, match="so far"):
+        deployment.__enter__()
+    assert bound == [deployment.zygote]
+    assert not deployment.zygote.parent.exists()

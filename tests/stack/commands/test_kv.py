@@ -9,7 +9,9 @@ from threading import Thread
 import pytest
 
 from stack.cli import main
+from stack.commands.kv import _recorded
 from tests.domain.descriptors import V12
+from tests.stack.answering import name_a_dead_proxy
 from tests.workers.kv_connector.stored import conversation, names, put
 from tests.workers.kv_connector.stores import Hands
 from tests.workers.kv_connector.test_store import TRICKS
@@ -99,6 +101,14 @@ def test_a_conversation_chooses_what_the_service_recorded_for_it(
     out = capsys.readouterr().out
     assert "kv_old00000" in out
     assert "kv_new00000" not in out
+
+
+def test_the_service_on_this_machine_is_not_asked_through_a_proxy(
+    recorded: list[tuple[str, str]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name_a_dead_proxy(monkeypatch)
+    assert _recorded(tmp_path, "conv_1") == {"kv_new00000", "kv_evicted00"}
+    assert len(recorded) == 1
 
 
 def test_a_conversation_and_handles_choose_what_both_name(
