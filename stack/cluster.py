@@ -1,6 +1,9 @@
 """A PostgreSQL data directory on disk: made whole or not at all, and checked before a server touches it."""
 
+import os
+import pwd
 import shutil
+import stat
 from pathlib import Path
 
 from stack.embedded import BARE_ENV
@@ -33,8 +36,10 @@ def _init(placement: Placement, programs: Path, *, log: Path, durable: bool) -> 
     fresh = placement.home / "data.new"
     shutil.rmtree(fresh, ignore_errors=True)
     try:
+        _require_a_name(placement)
         make_password(placement)
         fresh.mkdir(mode=0o700)
+        _require_modes(fresh)
         give(fresh, placement.account)
         _run_initdb(placement, programs, fresh, log=log, durable=durable)
         fresh.rename(placement.data)
@@ -42,6 +47,29 @@ def _init(placement: Placement, programs: Path, *, log: Path, durable: bool) -> 
         raise StackError(f"cannot make {placement.data}: {error.strerror}") from error
     finally:
         shutil.rmtree(fresh, ignore_errors=True)
+
+
+def _require_a_name(placement: Placement) -> None:
+    """Initdb looks itself up, and says no more than that it is not there."""
+    uid = os.geteuid() if placement.account is None else placement.account.uid
+    try:
+        pwd.getpwuid(uid)
+    except KeyError as error:
+        raise StackError(
+            f"uid {uid} has no name on this machine, and PostgreSQL's initdb needs one: add a line to /etc/passwd "
+            f"(`echo 'everturn:x:{uid}:{os.getegid()}::/tmp:/bin/sh' >>/etc/passwd`, as root), or start the stack as an account "
+            "that is there"
+        ) from error
+
+
+def _require_modes(folder: Path) -> None:
+    """PostgreSQL refuses data that others could read."""
+    mode = stat.S_IMODE(folder.stat().st_mode)
+    if mode & ~stat.S_IRWXU:
+        raise StackError(
+            f"the file system of {folder.parent} keeps no permissions (a folder made for its owner alone has mode {mode:o}): "
+            "choose a data directory, or a place for the checkout, on a Linux file system"
+        )
 
 
 def _run_initdb(placement: Placement, programs: Path, data: Path, *, log: Path, durable: bool) -> None:

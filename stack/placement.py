@@ -9,6 +9,7 @@ it survives a move of the checkout, and `remove` follows it.
 import hashlib
 import os
 import shutil
+import socket
 import stat
 import tempfile
 from dataclasses import dataclass
@@ -55,7 +56,10 @@ def runnable(package: Path, program: str, libraries: Path | None, placement: Pla
     if account is None or can_run(package / program, account):
         return package
     stem = f"{package.name}-{_fingerprint(package / program)}"
-    copy = placement.home / "programs" / stem
+    programs = placement.home / "programs"
+    programs.mkdir(exist_ok=True)
+    programs.chmod(0o711)  # whatever the umask leaves
+    copy = programs / stem
     if not copy.exists():
         fresh = copy.with_name(f"{stem}.new")
         shutil.rmtree(fresh, ignore_errors=True)
@@ -64,22 +68,29 @@ def runnable(package: Path, program: str, libraries: Path | None, placement: Pla
             shutil.copytree(folder, fresh / folder.name, ignore=skip)
         _open_to_all(fresh)
         fresh.rename(copy)
+    if not can_run(copy / package.name / program, account):
+        raise StackError(
+            f"{copy / package.name / program} does not run as uid {account.uid}; is {placement.home} mounted noexec? "
+            "Choose a data directory where programs may run"
+        )
     return copy / package.name
 
 
 def socket_folder(placement: Placement, longest_name: str) -> Path:
-    """A folder only the server and root can enter, with a path short enough for a socket of that name."""
-    folder = placement.home / "socket"
-    if len(os.fsencode(folder / longest_name)) > LONGEST_SOCKET_PATH:
-        folder = Path(tempfile.gettempdir()) / f"everturn-{os.geteuid()}-{_digest(str(placement.home))}"
-    folder.mkdir(mode=0o700, exist_ok=True)
-    found = folder.lstat()
-    expected = {os.geteuid()} if placement.account is None else {os.geteuid(), placement.account.uid}
-    if not stat.S_ISDIR(found.st_mode) or found.st_uid not in expected:
-        raise StackError(f"{folder} was made by somebody else (uid {found.st_uid}): remove it, or set TMPDIR")
-    folder.chmod(0o700)
-    give(folder, placement.account)
-    return folder
+    """A folder only the server and root can enter, where a socket of that name can be."""
+    elsewhere = Path(tempfile.gettempdir()) / f"everturn-{os.geteuid()}-{_digest(str(placement.home))}"
+    for folder in (placement.home / "socket", elsewhere):
+        # libpq would take a comma for the end of the name.
+        if len(os.fsencode(folder / longest_name)) > LONGEST_SOCKET_PATH or "," in str(folder):
+            continue
+        _make_private(folder, placement.account)
+        if _holds_sockets(folder):
+            give(folder, placement.account)
+            return folder
+    raise StackError(
+        f"no socket can be made in {placement.home} or {elsewhere}: their file systems have none, or the paths are too "
+        f"long (over {LONGEST_SOCKET_PATH} bytes); set TMPDIR to a folder such as /tmp"
+    )
 
 
 def damaged(data: Path) -> str:
@@ -113,7 +124,8 @@ def _home(directory: Path, account: Account | None, shelter: Path) -> Path:
         return home
     if account is None or link.exists() or can_enter(directory, account):
         return directory
-    shelter.mkdir(mode=0o711, parents=True, exist_ok=True)
+    shelter.mkdir(parents=True, exist_ok=True)
+    shelter.chmod(stat.S_IMODE(shelter.stat().st_mode) | 0o711)  # whatever the umask left
     home = Path(tempfile.mkdtemp(prefix=f"{directory.name}-", dir=shelter))
     home.chmod(0o711)
     if not can_enter(home, account):
@@ -129,6 +141,27 @@ def _home(directory: Path, account: Account | None, shelter: Path) -> Path:
         shutil.rmtree(home)
         return link.readlink().parent
     return home
+
+
+def _make_private(folder: Path, account: Account | None) -> None:
+    folder.mkdir(mode=0o700, exist_ok=True)
+    found = folder.lstat()
+    expected = {os.geteuid()} if account is None else {os.geteuid(), account.uid}
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid not in expected:
+        raise StackError(f"{folder} was made by somebody else (uid {found.st_uid}): remove it, or set TMPDIR")
+    folder.chmod(0o700)
+
+
+def _holds_sockets(folder: Path) -> bool:
+    """Some file systems of shares and virtual machines have no sockets."""
+    trial = folder / "s"
+    with socket.socket(socket.AF_UNIX) as probe:
+        try:
+            probe.bind(os.fsencode(trial))
+        except OSError:
+            return False
+    trial.unlink()
+    return True
 
 
 def _fingerprint(program: Path) -> str:

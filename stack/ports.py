@@ -28,6 +28,12 @@ def require_free_port(port: int, *, setting: str) -> None:
 def find_free_port() -> int:
     """A port that was free a moment ago; whoever binds it first has it."""
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
-        probe.bind((LOOPBACK, 0))
+        try:
+            probe.bind((LOOPBACK, 0))
+        except OSError as error:
+            raise StackError(
+                f"no port on {LOOPBACK} can be used ({error.strerror}): the stack's parts talk over IPv4's loopback; "
+                "bring it up (`ip address show lo` lists its addresses)"
+            ) from error
         port: int = probe.getsockname()[1]
         return port

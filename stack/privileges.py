@@ -66,7 +66,9 @@ def _succeeds(argv: list[str], account: Account) -> bool:
             stdin=subprocess.DEVNULL,
             capture_output=True,
         )
-    except PermissionError as error:
+    except OSError as error:
+        if error.filename == argv[0]:
+            return False  # the account was changed, and cannot run this
         raise StackError(
             f"cannot run {argv[0]} as uid {account.uid}: {error.strerror}; "
             "start the stack as an ordinary user, or allow this container to change users"

@@ -5,12 +5,14 @@ import sys
 from pathlib import Path
 
 from stack.errors import StackError
+from stack.placement import SHELTER
 from stack.postgres import EmbeddedPostgres
 from stack.valkey import EmbeddedValkey
 
 
-def main(kind: str, directory: Path) -> int:
-    server = EmbeddedPostgres(directory) if kind == "postgres" else EmbeddedValkey(directory)
+def main(kind: str, directory: Path, shelter: Path = SHELTER) -> int:
+    made = EmbeddedPostgres if kind == "postgres" else EmbeddedValkey
+    server = made(directory, shelter=shelter)
     try:
         with server:
             print(json.dumps({"pid": server.child.pid, "url": server.url()}), flush=True)  # noqa: T201
@@ -22,4 +24,4 @@ def main(kind: str, directory: Path) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1], Path(sys.argv[2])))
+    sys.exit(main(sys.argv[1], *map(Path, sys.argv[2:])))

@@ -38,3 +38,9 @@ def test_a_number_that_is_no_port_is_refused(port: int) -> None:
 def test_a_port_for_root_only_says_so() -> None:
     with pytest.raises(StackError, match="Permission denied"):
         require_free_port(1, setting="EVERTURN_API_PORT")
+
+
+def test_a_machine_without_ipv4s_loopback_is_told_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("stack.ports.LOOPBACK", "192.0.2.1")
+    with pytest.raises(StackError, match=r"no port on 192\.0\.2\.1 can be used .* over IPv4's loopback"):
+        find_free_port()

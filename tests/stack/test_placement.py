@@ -1,0 +1,51 @@
+"""Where a socket can be."""
+
+import tempfile
+from pathlib import Path
+
+import pytest
+
+from stack import placement
+from stack.errors import StackError
+from stack.placement import LONGEST_SOCKET_PATH, Placement, socket_folder
+
+
+def of(home: Path) -> Placement:
+    return Placement(home=home, account=None)
+
+
+def test_it_is_beside_the_data_where_they_may_have_one(tmp_path: Path) -> None:
+    assert socket_folder(of(tmp_path), "s.sock") == tmp_path / "socket"
+
+
+def test_a_file_system_without_sockets_is_told_by_trying() -> None:
+    assert not placement._holds_sockets(Path("/proc/self"))
+
+
+def test_on_a_file_system_without_sockets_it_is_elsewhere(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "home").mkdir()
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "elsewhere"))
+    monkeypatch.setattr(placement, "_holds_sockets", lambda folder: folder.parent != tmp_path / "home")
+    assert socket_folder(of(tmp_path / "home"), "s.sock").parent == tmp_path / "elsewhere"
+
+
+def test_a_name_that_lists_hosts_to_libpq_is_not_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "a,b").mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    assert socket_folder(of(tmp_path / "a,b"), "s.sock").parent == tmp_path
+
+
+def test_where_there_can_be_none_the_way_out_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    deep = tmp_path / ("d" * LONGEST_SOCKET_PATH)
+    deep.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(deep))
+    with pytest.raises(StackError, match=r"no socket can be made in .*; set TMPDIR to a folder such as /tmp"):
+        socket_folder(of(deep), "s.sock")
+    assert list(deep.iterdir()) == []
