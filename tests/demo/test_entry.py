@@ -1,7 +1,11 @@
 """`make demo` that cannot go on: one line, and an exit status that is not 0."""
 
 import json
+import os
+import subprocess
+import sys
 from contextlib import nullcontext
+from pathlib import Path
 from typing import NoReturn
 
 import httpx
@@ -94,3 +98,43 @@ def test_a_claim_that_does_not_hold_is_named_and_is_the_exit_status(
         "equals_cold_prefill": true,
         "rebuilt_tokens": 256,
     }
+
+
+STORY_OF_ITS_OWN = """
+from contextlib import nullcontext
+from demo import __main__ as entry
+from demo.story import Outcome, Story
+
+class Told(Story):
+    def __init__(self, _deployment, _checkpoints, claims):
+        self._claims = claims
+
+    def tell(self):
+        self._chapter("A client talks: two turns on v12")
+        self._claims.check("equal token for token", holds=True)
+        return Outcome(cross_revision_hits=0, refusals=1, differing_fields=[], control_differs=True,
+                       equals_cold_prefill=True, rebuilt_tokens=256)
+
+entry.checkpoints.prepare = lambda *_, **__: None
+entry._forget_last_run = lambda: None
+entry.Deployment = lambda *_, **__: nullcontext()
+entry.Story = Told
+raise SystemExit(entry.main())
+"""
+
+
+@pytest.mark.parametrize(("encoding", "sign", "tick"), [("utf-8", "■", "✓"), ("latin-1", "?", "?")])
+def test_the_story_is_told_on_any_terminal(encoding: str, sign: str, tick: str) -> None:
+    told = subprocess.run(
+        [sys.executable, "-c", STORY_OF_ITS_OWN],
+        cwd=Path(__file__).parents[2],
+        env=dict(os.environ) | {"PYTHONIOENCODING": encoding},
+        capture_output=True,
+        check=False,
+        timeout=120,
+    )
+    assert (told.returncode, told.stderr) == (0, b"")
+    _, chapter, claim, last = told.stdout.decode(encoding).splitlines()
+    assert chapter == f"{sign} A client talks: two turns on v12"
+    assert claim == f"   {tick} equal token for token"
+    assert json.loads(last)["equals_cold_prefill"] is True
