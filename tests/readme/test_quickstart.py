@@ -47,8 +47,21 @@ def blocks(language: str) -> list[str]:
     return found
 
 
-def typed(line: str, data: Path) -> str:
-    """Of a shell, with `everturn` as it is installed."""
+def program(url: str, key: str) -> str:
+    """All of its Python, for a service that is at another place."""
+    whole = "\n".join(blocks("python"))
+    for said, is_here in (("http://127.0.0.1:8000", url), ("…the key that make up printed…", key)):
+        assert said in whole
+        whole = whole.replace(said, is_here)
+    return whole
+
+
+def lines(command: str) -> list[str]:
+    return [line for block in blocks("sh") for line in block.splitlines() if command in line]
+
+
+def typed(line: str, data: Path, folder: Path) -> str:
+    """In a shell that is in that folder, with `everturn` as it is installed."""
     everturn = shlex.join([sys.executable, "-m", "stack", "--data", str(data)])
     done = subprocess.run(
         ["sh", "-c", re.sub(r"\beverturn\b", everturn.replace("\\", r"\\"), line, count=1)],
@@ -56,7 +69,7 @@ def typed(line: str, data: Path) -> str:
         capture_output=True,
         text=True,
         timeout=PATIENCE_S,
-        cwd=data,
+        cwd=folder,
         env={"PYTHONPATH": str(ROOT), "PATH": "/usr/bin:/bin"},
         stdin=subprocess.DEVNULL,
     )
@@ -65,15 +78,8 @@ def typed(line: str, data: Path) -> str:
 
 
 def test_every_python_block_runs_after_those_before_it(stack: Stack, tmp_path: Path) -> None:
-    program = "\n".join(blocks("python"))
-    for said, is_here in (
-        ("http://127.0.0.1:8000", stack.url),
-        ("…the key that make up printed…", stack.secrets.tenant),
-    ):
-        assert said in program
-        program = program.replace(said, is_here)
     done = subprocess.run(
-        [sys.executable, "-c", program],
+        [sys.executable, "-c", program(stack.url, stack.secrets.tenant)],
         check=False,
         capture_output=True,
         text=True,
@@ -107,19 +113,18 @@ def test_the_transcripts_that_it_shows_are_imported_by_the_lines_that_it_shows(
 ) -> None:
     [shown] = blocks("json")
     (data / "transcripts.jsonl").write_text(shown)
-    lines = [line for block in blocks("sh") for line in block.splitlines() if "everturn import" in line]
-    assert len(lines) == 2
-    for line in lines:
-        typed(line, data)
+    dry, real = lines("everturn import")
+    typed(dry, data, data)
+    typed(real, data, data)
     made = [json.loads(line) for line in (data / "conversations.jsonl").read_text().splitlines()]
     assert [one["id"] for one in made] == ["thread-1", None, None]
     stack.http.get(f"/v1/conversations/{made[0]['conversation']}").raise_for_status()
 
 
 def test_the_chat_that_it_shows_answers(stack: Stack, data: Path) -> None:
-    lines = [line for block in blocks("sh") for line in block.splitlines() if "everturn chat" in line]
-    assert typed(lines[0], data).strip()
-    assert lines[1:] == ["everturn chat"]
+    piped, by_hand = lines("everturn chat")
+    assert typed(piped, data, data).strip()
+    assert by_hand == "everturn chat"
 
 
 def test_the_lines_that_change_are_those_of_its_first_program() -> None:

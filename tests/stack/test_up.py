@@ -5,11 +5,9 @@ import os
 import signal
 import socket
 import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -17,59 +15,8 @@ import pytest
 from stack.background import MARKS
 from stack.locks import lock_supervisor
 from stack.ports import find_free_port
-from tests.stack.supervisors import REPOSITORY, WITH_DEFAULT_SIGINT
+from tests.stack.supervisors import PATIENCE_S, REPOSITORY, WITH_DEFAULT_SIGINT, Machine, Said
 from tests.workers.shards import write_checkpoint
-
-PATIENCE_S = 60.0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Said:
-    status: int
-    out: str
-    err: str
-
-    @property
-    def line(self) -> str:
-        """The one that a user is left with."""
-        assert "Traceback" not in self.err + self.out
-        (line,) = self.err.splitlines()
-        return line
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Machine:
-    data: Path
-    model: Path
-
-    def command(self, *arguments: str) -> list[str]:
-        return [sys.executable, "-m", "stack", "--data", str(self.data), *arguments]
-
-    def say(self, *arguments: str) -> Said:
-        done = subprocess.run(
-            self.command(*arguments),
-            cwd=REPOSITORY,
-            check=False,
-            capture_output=True,
-            text=True,
-            timeout=PATIENCE_S,
-        )
-        return Said(status=done.returncode, out=done.stdout, err=done.stderr)
-
-    def up(self, *, port: int | None = None, model: Path | None = None) -> Said:
-        return self.say("up", "--port", str(port or find_free_port()), "--model", str(model or self.model))
-
-    def processes(self) -> list[int]:
-        """Those that name our folder, as all parts of the stack do in what they are given."""
-        found = []
-        for entry in Path("/proc").glob("[0-9]*"):
-            try:
-                named = (entry / "cmdline").read_bytes() + (entry / "environ").read_bytes()
-            except OSError:
-                continue
-            if os.fsencode(self.data) in named and int(entry.name) != os.getpid():
-                found.append(int(entry.name))
-        return found
 
 
 @pytest.fixture
