@@ -24,7 +24,7 @@ def main() -> None:
 
 if __name__ == "__main__":
     engine_zygote.IMPORTED_ONCE = ("json",)
-    engine_zygote.API_SERVER = "tests.workers.sleeping_engine"
+    engine_zygote.API_SERVER = "sleeping_engine"  # not by way of `tests`, which adds to its environment
     engine_zygote.ORPHAN_PATIENCE_S = 0.3
     engine_zygote._fork_workers = lambda: None
     engine_zygote._catch_up_with_environment = lambda: None
