@@ -25,6 +25,9 @@ if [ "${1:-}" = install ]; then
   exit
 fi
 
+# What is asked is on this machine; a proxy is for what is installed.
+spared=127.0.0.1,localhost${no_proxy:+,$no_proxy}
+export no_proxy=$spared NO_PROXY=$spared
 failed=0
 try() {
   local name=$1 script=$2

@@ -31,4 +31,7 @@ if ! cmp -s "$wanted" "$home/requirements.txt"; then
   cp "$wanted" "$home/requirements.txt"
 fi
 
+# What is asked is on this machine; a proxy is for what is installed.
+spared=127.0.0.1,localhost${no_proxy:+,$no_proxy}
+export no_proxy=$spared NO_PROXY=$spared
 PYTHONPATH=. exec .venv/bin/python scripts/suites.py "$@"
