@@ -1,8 +1,8 @@
-"""The cases of Open Responses' compliance suite (openresponses.org, `compliance-tests` of its repository), told anew.
+"""The cases of Open Responses' compliance suite (openresponses.org, `compliance-tests` of its repository) over HTTP, told anew.
 
-Each sends the request that the suite sends and asks of the answer what the suite asks, by the fields that its schema demands.
-Deviations: images and files are not taken. Its two optional cases (file search, web search) are skipped where there are no such tools, as here.
-`make suites` runs the suite itself, from a checkout of it.
+Each of its six sends the request that the suite sends and asks of the answer what the suite asks, by the fields that its schema demands; four of ours
+beside them ask the same of a streamed call, of a call's output, of a response that goes on, and of a file. Deviations: images and files are not
+taken. Its seven cases over WebSockets are left out: there are none here. `make suites` runs the suite itself, from a checkout of it.
 """
 
 from typing import Any
