@@ -231,7 +231,8 @@ def test_a_response_is_deleted_on_the_head_that_was_read_and_on_no_other(shared_
     assert http.get(path).status_code == 200
     now = http.get(f"/v1/conversations/{conversation}").headers["etag"]
     assert http.delete(path, headers={"if-match": now}).json()["deleted"] is True
-    assert http.get(path).status_code == 404
+    # Sent again, as where its answer was lost.
+    assert http.delete(path, headers={"if-match": now}).status_code == 404
 
 
 @pytest.mark.parametrize("head", ["*", '"1"'])
