@@ -73,11 +73,13 @@ WHERE_SET = (
     "ONEDNN_DEFAULT_FPMATH_MODE",
     "ONEDNN_MAX_CPU_ISA",
     "OPENBLAS_CORETYPE",
+    "TORCHDYNAMO_DISABLE",
     "TORCHINDUCTOR_EMULATE_",
     "TORCHINDUCTOR_FREEZING",
     "TORCHINDUCTOR_MAX_AUTOTUNE",
     "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE",
     "TORCH_BLAS_PREFER_",
+    "TORCH_COMPILE_DISABLE",
 )
 """Beginnings of names that are recorded, as they are written, only where somebody set them."""
 

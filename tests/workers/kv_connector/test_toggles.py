@@ -116,7 +116,15 @@ def test_every_setting_of_vllm_was_thought_about() -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["NVIDIA_TF32_OVERRIDE", "ONEDNN_DEFAULT_FPMATH_MODE", "MKL_CBWR", "VLLM_B12X_MOE_FP4_FORCE_A16"]
+    "name",
+    [
+        "NVIDIA_TF32_OVERRIDE",
+        "ONEDNN_DEFAULT_FPMATH_MODE",
+        "MKL_CBWR",
+        "VLLM_B12X_MOE_FP4_FORCE_A16",
+        "TORCHDYNAMO_DISABLE",
+        "TORCH_COMPILE_DISABLE",
+    ],
 )
 def test_what_somebody_set_is_recorded_and_what_nobody_set_is_not(name: str) -> None:
     assert toggles({name: "1"}) == toggles({}) | {name: "1"}
