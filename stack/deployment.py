@@ -17,7 +17,7 @@ import httpx
 
 from service.domain.plan import RebuildQueue
 from stack.errors import StackError
-from stack.placement import Placement, socket_folder
+from stack.placement import Placement, require_links, socket_folder
 from stack.ports import LOOPBACK, require_free_port
 from stack.postgres import EmbeddedPostgres
 from stack.process import Child
@@ -176,6 +176,7 @@ class Deployment:
             folder.mkdir(parents=True, exist_ok=True)
             # What people said can be read out of KV, and keys lie in run/.
             folder.chmod(0o700)
+        require_links(self.kv)
         sockets = socket_folder(Placement(home=self.data / "run", account=None), ZYGOTE_SOCKET)
         self._held.callback(shutil.rmtree, sockets, ignore_errors=True)
         self.zygote = sockets / ZYGOTE_SOCKET

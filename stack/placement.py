@@ -12,6 +12,7 @@ import shutil
 import socket
 import stat
 import tempfile
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -78,8 +79,7 @@ def runnable(package: Path, program: str, libraries: Path | None, placement: Pla
 
 def socket_folder(placement: Placement, longest_name: str) -> Path:
     """A folder only the server and root can enter, where a socket of that name can be."""
-    elsewhere = Path(tempfile.gettempdir()) / f"everturn-{os.geteuid()}-{_digest(str(placement.home))}"
-    for folder in (placement.home / "socket", elsewhere):
+    for folder in _socket_folders(placement.home):
         # libpq would take a comma for the end of the name.
         if len(os.fsencode(folder / longest_name)) > LONGEST_SOCKET_PATH or "," in str(folder):
             continue
@@ -88,9 +88,23 @@ def socket_folder(placement: Placement, longest_name: str) -> Path:
             give(folder, placement.account)
             return folder
     raise StackError(
-        f"no socket can be made in {placement.home} or {elsewhere}: their file systems have none, or the paths are too "
-        f"long (over {LONGEST_SOCKET_PATH} bytes); set TMPDIR to a folder such as /tmp"
+        f"no socket can be made in {placement.home} or {tempfile.gettempdir()}: their file systems have none, or the paths "
+        f"are too long (over {LONGEST_SOCKET_PATH} bytes); set TMPDIR to a folder such as /tmp"
     )
+
+
+def require_links(folder: Path) -> None:
+    """Stored KV and checkpoints of the record are published by hard links: whole, and never over another."""
+    with tempfile.NamedTemporaryFile(dir=folder) as file:
+        link = Path(f"{file.name}.link")
+        try:
+            os.link(file.name, link)
+        except OSError as error:
+            raise StackError(
+                f"the file system of {folder} has no hard links ({error.strerror}), and what is stored there needs them: "
+                "choose a data directory, or a place for the checkout, on a Linux file system"
+            ) from error
+        link.unlink()
 
 
 def damaged(data: Path) -> str:
@@ -141,6 +155,11 @@ def _home(directory: Path, account: Account | None, shelter: Path) -> Path:
         shutil.rmtree(home)
         return link.readlink().parent
     return home
+
+
+def _socket_folders(home: Path) -> Iterator[Path]:
+    yield home / "socket"
+    yield Path(tempfile.gettempdir()) / f"everturn-{os.geteuid()}-{_digest(str(home))}"
 
 
 def _make_private(folder: Path, account: Account | None) -> None:

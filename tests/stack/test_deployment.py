@@ -93,3 +93,21 @@ def test_the_zygote_has_a_socket_however_deep_the_data_lie(
         deployment.__enter__()
     assert bound == [deployment.zygote]
     assert not deployment.zygote.parent.exists()
+
+
+def test_data_on_a_file_system_without_hard_links_are_refused_before_anything_starts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(folder: Path) -> NoReturn:
+        raise StackError(f"{folder} has none")
+
+    def start(*_: object) -> NoReturn:
+        raise StackError("something was started")
+
+    monkeypatch.setattr("stack.deployment.require_links", refuse)
+    monkeypatch.setattr(Deployment, "_child", start)
+    deployment = Deployment(
+        tmp_path, port=find_free_port(), progress=Progress(stream=sys.stdout), environment={}
+    )
+    with pytest.raises(StackError, match="/kv has none"):
+        deployment.__enter__()

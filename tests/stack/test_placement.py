@@ -1,13 +1,16 @@
-"""Where a socket can be."""
+"""Where a socket can be, and what a file system must have."""
 
+import errno
+import os
 import tempfile
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 
 from stack import placement
 from stack.errors import StackError
-from stack.placement import LONGEST_SOCKET_PATH, Placement, socket_folder
+from stack.placement import LONGEST_SOCKET_PATH, Placement, require_links, socket_folder
 
 
 def of(home: Path) -> Placement:
@@ -49,3 +52,18 @@ def test_where_there_can_be_none_the_way_out_is_named(
     with pytest.raises(StackError, match=r"no socket can be made in .*; set TMPDIR to a folder such as /tmp"):
         socket_folder(of(deep), "s.sock")
     assert list(deep.iterdir()) == []
+
+
+def test_a_file_system_with_hard_links_passes_and_is_left_as_it_was(tmp_path: Path) -> None:
+    require_links(tmp_path)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_file_system_without_hard_links_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> NoReturn:
+        raise OSError(errno.EPERM, os.strerror(errno.EPERM))
+
+    monkeypatch.setattr(os, "link", refuse)
+    with pytest.raises(StackError, match=r"has no hard links \(Operation not permitted\)"):
+        require_links(tmp_path)
+    assert list(tmp_path.iterdir()) == []
