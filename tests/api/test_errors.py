@@ -8,6 +8,7 @@ import pytest
 from service.api.errors import LISTS, error_response
 from service.domain.errors import (
     Conflict,
+    ConversationLocked,
     EverturnError,
     InvalidInput,
     NotFound,
@@ -21,6 +22,7 @@ from tests.api.stack import Stack
     ("error", "status", "again"),
     [
         (InvalidInput("wrong", "input"), 400, None),
+        (ConversationLocked("a turn is under way"), 400, None),
         (Conflict("not any more"), 409, "false"),
         (VersionConflict("two met"), 409, "true"),
         (InvalidInput("too many", "input", "limit_concurrent_turns"), 429, "true"),

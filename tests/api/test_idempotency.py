@@ -94,6 +94,39 @@ def test_c2_a_failed_turn_is_answered_with_its_failure_again(database: str) -> N
         assert again.json() == first.json()
 
 
+def test_a_cancelled_turn_is_answered_as_cancelled_again(stack: Stack) -> None:
+    engine = stack.start_engine("a", alias=True)
+    engine.faults.hold_after = 2
+    conversation = stack.conversation()
+    with ThreadPoolExecutor(1) as pool:
+        asked = pool.submit(stack.ask, "hello", conversation=conversation, headers=KEY)
+        eventually(lambda: engine.faults.hold_after is None)
+        [turn] = stack.state(conversation).turns
+        cancelled = stack.http.post(f"/v1/responses/{turn}/cancel").json()
+        engine.faults.release.set()
+        first = asked.result()
+    assert (first, first["status"]) == (cancelled, "cancelled")
+    assert stack.ask("hello", conversation=conversation, headers=KEY) == first
+    assert turns_of(stack, conversation) == 1
+    assert stack.ask("hello", conversation=conversation)["status"] == "completed"
+
+
+def test_a_cancelled_stream_is_streamed_again_to_the_same_end(stack: Stack) -> None:
+    engine = stack.start_engine("a", alias=True)
+    engine.faults.hold_after = 2
+    conversation = stack.conversation()
+    body = {"input": "hello", "stream": True, "conversation": conversation}
+    with stack.http.stream("POST", "/v1/responses", json=body, headers=KEY) as answer:
+        events = sse(answer)
+        live = until_words(events, 2)
+        stack.http.post(f"/v1/responses/{live[0]['response']['id']}/cancel")
+        live += said(list(events))
+        engine.faults.release.set()
+    assert live[-1]["response"]["status"] == "cancelled"
+    assert said(stack.stream("hello", conversation=conversation, headers=KEY)) == live
+    assert turns_of(stack, conversation) == 1
+
+
 def test_a_finished_stream_is_streamed_again_with_the_same_text(stack: Stack) -> None:
     stack.start_engine("a", alias=True)
     first = stack.stream("hello", headers=KEY)

@@ -1,12 +1,13 @@
 """The official client, as it is."""
 
 from collections import deque
+from concurrent.futures import ThreadPoolExecutor
 
 import openai
 import pytest
 from openai import AsyncOpenAI
 
-from tests.api.stack import Stack, running_stack
+from tests.api.stack import Stack, eventually, running_stack
 
 
 def test_conversation_turn_and_items(shared_stack: Stack) -> None:
@@ -115,6 +116,24 @@ def test_the_client_does_not_repeat_a_turn_that_failed(stack: Stack) -> None:
     with pytest.raises(openai.InternalServerError):
         stack.openai.with_options(max_retries=2).responses.create(input="two", conversation=conversation)
     assert len(stack.state(conversation).turns) == before + 1
+
+
+def test_the_client_does_not_repeat_what_meets_a_locked_conversation(stack: Stack) -> None:
+    engine = stack.start_engine("a", alias=True)
+    engine.faults.hold_after = 1
+    conversation = stack.conversation()
+    sent: list[str] = []
+    counted = openai.DefaultHttpxClient(event_hooks={"request": [lambda request: sent.append(request.url.path)]})
+    with ThreadPoolExecutor(1) as pool, counted:
+        running = pool.submit(stack.ask, "one", conversation=conversation)
+        eventually(lambda: engine.faults.hold_after is None)
+        client = stack.openai.with_options(max_retries=2, http_client=counted)
+        with pytest.raises(openai.BadRequestError) as locked:
+            client.responses.create(input="two", conversation=conversation)
+        engine.faults.release.set()
+        running.result()
+    assert locked.value.code == "conversation_locked"
+    assert sent == ["/v1/responses"]
 
 
 def test_lists_are_walked_page_by_page(shared_stack: Stack) -> None:
