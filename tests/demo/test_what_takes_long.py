@@ -71,3 +71,16 @@ def test_what_the_story_waits_for_is_told(
     with suppress(StackError):
         ask(story)
     assert told in said.getvalue()
+
+
+def test_the_newest_handle_is_taken_once_there_are_as_many_as_turns(
+    story: Story, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stored: list[dict[str, Any]] = []
+
+    def admin(*_: object) -> dict[str, object]:
+        stored.append({"artifact": f"kv_{len(stored) + 1}", "tokens": 32})
+        return {"data": list(stored)}
+
+    monkeypatch.setattr(Deployment, "admin", admin)
+    assert story._published("conv_1", count=2) == "kv_2"
