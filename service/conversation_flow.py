@@ -30,6 +30,7 @@ from service.domain.new_items import NewId, NewItem, NewMessage, NewReasoning, a
 from service.domain.terms import OnDisconnect
 from service.domain.transcript import Transcript, transcribe
 from service.domain.turn import Turn, advance
+from service.domain.unanswered import waits_for_answer
 from service.fork_flow import ForkPoint, Opening
 from service.store import ancestry, event_store, heads, tenants, turns
 from service.store.timeline import Recorded, read_recorded
@@ -150,7 +151,9 @@ def accept_turn(
     if request.limits.items is not None:
         request.limits.check("items", len(items_of(conn, state)) + len(turn.items))
     request.limits.check("tokens", state.window_tokens)
-    events = decide.accept_turn(state, turn.items, turn.started, turn.asked)
+    # Of a fork that is not recorded yet nothing is read, and nothing waits: it ends with an answer, or else was loaded whole.
+    before = () if request.brings_something else items_of(conn, state)
+    events = decide.accept_turn(state, turn.items, turn.started, turn.asked, before)
     event_store.append(
         conn,
         tenant=request.tenant,
@@ -277,8 +280,13 @@ def _last_turn(conn: Connection, request: TurnRequest) -> Accepted | None:
         conversation = turns.find_turn(conn, request.tenant, request.previous)
     if conversation is None:
         return None
-    turn = heads.load_head(conn, request.tenant, conversation, for_update=True).newest
+    head = heads.load_head(conn, request.tenant, conversation, for_update=True)
+    turn = head.newest
     if turn is not None and turns.request_hash_of(conn, request.tenant, turn.id) == request.request_hash:
+        # Bodies that bring nothing are all alike: where something waits, they are about that.
+        ended = head.open_turn is None
+        if ended and not request.brings_something and waits_for_answer(items_of(conn, head)):
+            return None
         return Accepted(conversation=conversation, turn=turn.id, fresh=False)
     if request.previous is None:
         return None

@@ -30,6 +30,7 @@ from service.domain.new_items import (
     NewOutput,
     Wants,
     accept_item,
+    wants_answer,
 )
 from service.domain.plan import resolve_policy
 from service.domain.revision import RevisionDigest
@@ -72,6 +73,11 @@ class TurnRequest:
     """Its id, where the caller is to know it before it is accepted."""
     terms: Terms = USUAL
     streamed: bool = False
+
+    @property
+    def brings_something(self) -> bool:
+        """That wants an answer; if not, what waits in the conversation is to be answered."""
+        return any(map(wants_answer, self.messages))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,7 +5,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
 
 from service.api.answer_parts import parts_of, said
-from service.api.prompt import NOTHING, Prompt, carried_window, not_taken, render_prompt
+from service.api.prompt import NOTHING, Prompt, carried_window, not_taken, render_to_answer
 from service.domain.artifact import ArtifactId
 from service.domain.contract import ContractId
 from service.domain.errors import EngineFailed, EverturnError, InvalidInput, RevisionMismatch
@@ -193,7 +193,7 @@ async def run_attempt(
 
 
 def _rendered(http: EngineHttp, attempt: Attempt) -> Awaitable[Prompt]:
-    return render_prompt(http, attempt.engine, attempt.transcript, attempt.carried, attempt.turn.started)
+    return render_to_answer(http, attempt.engine, attempt.transcript, attempt.carried, attempt.turn.started)
 
 
 async def _parsed(

@@ -8,10 +8,9 @@ from pydantic import Field
 
 from service.api.body import StrictBody, effective, parse
 from service.api.chat_messages import ChatItem, flat, parse_messages, renamed
-from service.api.schemas import wants_answer
-from service.api.wants import parse_wants
+from service.api.wants import ChatFunctionBody, parse_wants
 from service.domain.errors import InvalidInput
-from service.domain.new_items import Wants
+from service.domain.new_items import Wants, wants_answer
 
 WITHOUT_EFFECT: Mapping[str, tuple[object, ...]] = {
     "frequency_penalty": (0,),
@@ -70,6 +69,7 @@ class ChatBody(StrictBody):
                 flat(self.tool_choice, "function"),
                 {"format": flat(self.response_format, "json_schema")},
                 parallel_tool_calls=self.parallel_tool_calls,
+                function=ChatFunctionBody,
             )
         except InvalidInput as error:
             raise renamed(error, self._as_sent(error.param or "")) from error
@@ -96,6 +96,14 @@ class ChatBody(StrictBody):
 def parse_chat_body(document: Mapping[str, Any]) -> tuple[ChatBody, tuple[ChatItem, ...]]:
     """Raises: InvalidInput: naming the parameter."""
     body = parse(ChatBody, effective(document, WITHOUT_EFFECT, REFUSED))
+    limits = {body.max_tokens, body.max_completion_tokens} - {None}
+    if len(limits) > 1:
+        raise InvalidInput(
+            "Mutually exclusive parameters: 'max_tokens' is what 'max_completion_tokens' was called before, "
+            "and here they differ; give the latter alone.",
+            "max_tokens",
+            "mutually_exclusive_parameters",
+        )
     messages = parse_messages(body.messages)
     if not any(wants_answer(message.item) for message in messages):
         raise InvalidInput(

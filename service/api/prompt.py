@@ -11,6 +11,7 @@ from service.domain.events import ItemId, Role, TurnId, TurnStarted
 from service.domain.items import ItemKind
 from service.domain.plan import Engine
 from service.domain.transcript import Transcript, frame_of
+from service.domain.unanswered import unanswered, wants_answer
 from service.engine import client
 from service.engine.engine_http import EngineHttp
 from service.engine.protocol import PLAIN, Carried, Form, Rendered, RenderMode
@@ -32,6 +33,8 @@ class Prompt:
     dropped: int = 0
     """Of the conversation's oldest items, left out."""
     form: Form = PLAIN
+    context: int | None = None
+    """Of the model, in tokens; None where its engine did not say."""
 
 
 NOTHING = Prompt(token_ids=(), extends=None, delta=())
@@ -75,17 +78,31 @@ async def render_prompt(
     return await _fitting(http, engine, transcript, started, context)
 
 
+async def render_to_answer(
+    http: EngineHttp,
+    engine: Engine,
+    transcript: Transcript,
+    carried: Carried | None,
+    started: TurnStarted,
+) -> Prompt:
+    """Raises: as `render_prompt`, and InvalidInput: it leaves no room for an answer, as its engine would say no sooner than in its stream."""
+    prompt = await render_prompt(http, engine, transcript, carried, started)
+    if prompt.context is not None and len(prompt.token_ids) >= prompt.context:
+        raise _too_long(len(prompt.token_ids), prompt.context)
+    return prompt
+
+
 def begin_prompt(http: EngineHttp, plan: Pinned) -> "asyncio.Task[Prompt] | None":
     """Of an attempt whose turn is still being committed: an engine that renders changes nothing, and a prompt is dropped with its turn.
 
-    None where the history has to be rebuilt first. Raises, for who waits for it, as `render_prompt`.
+    None where the history has to be rebuilt first. Raises, for who waits for it, as `render_to_answer`.
     """
     transcript = plan.transcript
     if transcript is None:
         return None
     carried = carried_window(transcript) if plan.pinned.carry_tokens else None
     started = plan.head.turns[plan.pinned.turn].started
-    begun = asyncio.create_task(render_prompt(http, plan.engine, transcript, carried, started))
+    begun = asyncio.create_task(render_to_answer(http, plan.engine, transcript, carried, started))
     begun.add_done_callback(_looked_at)
     return begun
 
@@ -98,7 +115,7 @@ def _looked_at(begun: "asyncio.Task[Prompt]") -> None:
 
 def _whole(rendered: Rendered) -> Prompt:
     ids = rendered.token_ids
-    return Prompt(token_ids=ids, extends=None, delta=ids, form=rendered.form)
+    return Prompt(token_ids=ids, extends=None, delta=ids, form=rendered.form, context=rendered.max_model_len)
 
 
 def _room(context: int, started: TurnStarted) -> int:
@@ -121,7 +138,7 @@ async def _fitting(
 
     opening = tuple(takewhile(lambda item: item.role is Role.SYSTEM, items))
     rest = items[len(opening) :]
-    cuts = _cuts(rest, frozenset(started.items))
+    cuts = _cuts(rest, _own(items, started))
     shortest = await without(cuts[-1])
     if len(shortest.token_ids) > _room(context, started):
         raise InvalidInput(
@@ -141,6 +158,12 @@ async def _fitting(
     return best
 
 
+def _own(items: Sequence[Item], started: TurnStarted) -> frozenset[ItemId]:
+    """What the turn is to answer: what it brought, or else what waited for it."""
+    brought = [item for item in items if item.id in started.items]
+    return frozenset(item.id for item in (brought if any(map(wants_answer, brought)) else unanswered(items)))
+
+
 def _cuts(rest: Sequence[Item], own: frozenset[ItemId]) -> list[int]:
     """How many of the oldest may go: up to a user's word, so that no answer and no call stands without what it answers."""
     last = next((place for place, item in enumerate(rest) if item.id in own), max(0, len(rest) - 1))
@@ -152,8 +175,10 @@ def _cuts(rest: Sequence[Item], own: frozenset[ItemId]) -> list[int]:
 
 async def not_taken(http: EngineHttp, engine: Engine, tokens: int, error: InvalidInput) -> InvalidInput:
     most = await client.max_model_len(http, engine)
-    if most is None or tokens < most:
-        return error
+    return error if most is None or tokens < most else _too_long(tokens, most)
+
+
+def _too_long(tokens: int, most: int) -> InvalidInput:
     return InvalidInput(
         f"The conversation with this input is {tokens} tokens long; the model takes fewer than {most}.",
         "input",

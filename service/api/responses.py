@@ -1,5 +1,6 @@
 """`POST /v1/responses`: a turn asked for, streamed or waited for, or only counted."""
 
+import asyncio
 from dataclasses import replace
 from time import monotonic
 from typing import Any
@@ -13,9 +14,9 @@ from service.api.acceptance import accept
 from service.api.asked import NOT_OF_COUNTS, Asked, pin_of, refuse_headers
 from service.api.body import read_object
 from service.api.channel import TurnChannel, View
-from service.api.errors import RETRY_SOON, failed_turn_response
+from service.api.errors import RETRY_SOON, STATUS_OF_FAILED_TURN, failed_turn_response
 from service.api.listening import ListenedStream, listen
-from service.api.prompt import carried_window, render_prompt
+from service.api.prompt import Prompt, carried_window, render_prompt
 from service.api.response_object import is_cancelled, response_object, tokens_loaded
 from service.api.schemas import ResponseBody, parse_count_body, parse_input, parse_response_body, request_hash
 from service.api.sse import turn_events
@@ -29,6 +30,7 @@ from service.conversation_flow import (
 )
 from service.domain import own_keys
 from service.domain.conversation import Conversation
+from service.domain.errors import InvalidInput
 from service.domain.events import ConversationId, Sampling, TenantId, TurnId
 from service.domain.new_items import NewItem
 from service.domain.plan import Engine
@@ -59,7 +61,7 @@ async def create(request: Request, service: ServiceOf, tenant: TenantOf) -> Resp
         settings=service.settings,
     )
     wanted = replace(
-        _wanted(service, tenant, body, asked, parse_input(body.input)),
+        _wanted(service, tenant, body, asked, parse_input(body.input, goes_on=body.goes_on)),
         turn=TurnId(service.new_id("resp_")),
         terms=terms,
         streamed=bool(body.stream),
@@ -79,9 +81,7 @@ async def create(request: Request, service: ServiceOf, tenant: TenantOf) -> Resp
     else:
         channel = runner.watch(tenant.id, turn)
     if body.stream:
-        begun = _pinned(taken)
-        await (_settled(channel) if begun is None else runner.get_going())
-        return await stream_of(service, tenant.id, turn, channel, after=None, begun=begun)
+        return await _streamed(request, service, tenant, taken, channel)
     view = await listen(request, channel, lambda: runner.left(turn))
     return await _answer(service, tenant, turn, view, channel.answered)
 
@@ -91,7 +91,7 @@ async def count(request: Request, service: ServiceOf, tenant: TenantOf) -> dict[
     """By the engine's own rendering, and so of exactly the prompt that the turn would be answered to."""
     body = parse_count_body(await read_object(request, service.settings.max_body_bytes))
     refuse_headers(request, NOT_OF_COUNTS)
-    messages = () if body.input is None else parse_input(body.input)
+    messages = () if body.input is None else parse_input(body.input, goes_on=body.goes_on)
     wanted = _wanted(service, tenant, body, Asked.by(request), messages)
 
     def placed(conn: Connection) -> tuple[Conversation, Beginning, Engine, bool]:
@@ -103,6 +103,42 @@ async def count(request: Request, service: ServiceOf, tenant: TenantOf) -> dict[
     carried = carried_window(transcript) if carry else None
     prompt = await render_prompt(service.http, engine, transcript, carried, turn.started)
     return {"object": "response.input_tokens", "input_tokens": len(prompt.token_ids)}
+
+
+async def _streamed(
+    request: Request, service: Service, tenant: Tenant, taken: Taken, channel: TurnChannel
+) -> Response:
+    """Or the status of what its engine refuses, where that is known soon, and not first of a stream that waits for something."""
+    turn, begun = taken.accepted.turn, _pinned(taken)
+    if await _takes_no_such_prompt(taken.prompt):
+        if await listen(request, channel, lambda: service.runner.left(turn)) is None:
+            return Response(status_code=CLIENT_GONE)
+        begun = await load(service, tenant.id, turn)
+    elif begun is None:
+        await _settled(channel)
+        begun = await load(service, tenant.id, turn)
+    else:
+        await service.runner.get_going()
+    refused = _refused_before_words(begun)
+    return refused or await stream_of(service, tenant.id, turn, channel, after=None, begun=begun)
+
+
+async def _takes_no_such_prompt(prompt: asyncio.Task[Prompt] | None) -> bool:
+    """Of an engine that was asked while the turn was committed, and so has mostly answered."""
+    if prompt is None:
+        return False
+    await asyncio.wait({prompt}, timeout=HEADERS_WAIT_S)
+    return prompt.done() and not prompt.cancelled() and isinstance(prompt.exception(), InvalidInput)
+
+
+def _refused_before_words(stored: StoredTurn) -> Response | None:
+    """Of a turn that failed on a fault of its request."""
+    failed, streamed = stored.turn.failed, stored.turn.streamed
+    if failed is None or is_cancelled(stored.turn) or failed.code in STATUS_OF_FAILED_TURN:
+        return None
+    if streamed is not None and any(streamed.pieces):
+        return None
+    return failed_turn_response(failed.code, failed.message, stored.turn.id)
 
 
 async def _answer(

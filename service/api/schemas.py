@@ -13,8 +13,8 @@ from service.api.items import parse_items
 from service.api.wants import parse_wants
 from service.domain import canonical
 from service.domain.errors import InvalidInput
-from service.domain.events import ConversationId, Role
-from service.domain.new_items import LABELS, NewItem, NewMessage, NewOutput, Wants
+from service.domain.events import ConversationId
+from service.domain.new_items import LABELS, NewItem, Wants, wants_answer
 
 Metadata = Annotated[
     dict[Annotated[str, Field(max_length=64)], Annotated[str, Field(max_length=512)]], Field(max_length=16)
@@ -125,6 +125,10 @@ class ResponseBody(StrictBody):
         return replace(wants, labels=json.dumps(labels)) if labels else wants
 
     @property
+    def goes_on(self) -> bool:
+        return self.conversation is not None or self.previous_response_id is not None
+
+    @property
     def conversation_id(self) -> str | None:
         """Raises: InvalidInput: neither an id nor an object that has one."""
         if self.conversation is None:
@@ -195,31 +199,28 @@ def request_hash(document: Mapping[str, Any]) -> str:
     return sha256(canonical.encode(document)).hexdigest()
 
 
-def parse_input(value: object) -> tuple[NewItem, ...]:
-    """A string, or a list of items.
+def parse_input(value: object, *, goes_on: bool) -> tuple[NewItem, ...]:
+    """Args:
+        value: a string, or a list of items.
+        goes_on: with a conversation, in which something may wait for an answer already.
 
     Raises:
         InvalidInput: naming the part.
     """
     if value is None:
+        if goes_on:
+            return ()
         raise InvalidInput("Missing required parameter: 'input'.", "input", "missing_required_parameter")
-    if isinstance(value, str):
+    said = isinstance(value, str)
+    if said:
         value = [{"role": "user", "content": value}]
     if not isinstance(value, list):
         raise InvalidInput("'input' must be a string or a list of items.", "input")
-    if not value:
-        raise InvalidInput("'input' is empty: there is nothing to answer.", "input", "empty_input")
     items = parse_items(value, "input")
-    if not any(map(wants_answer, items)):
+    if not any(map(wants_answer, items)) and (said or not goes_on):
         raise InvalidInput(
             "'input' has neither text from a user nor the output of a function call: there is nothing to answer.",
             "input",
             "empty_input",
         )
     return items
-
-
-def wants_answer(item: NewItem) -> bool:
-    return isinstance(item, NewOutput) or (
-        isinstance(item, NewMessage) and item.role is Role.USER and bool(item.text.strip())
-    )

@@ -12,15 +12,22 @@ from service.domain.new_items import Wants
 
 MOST_TOOLS = 128
 CHOICES = ("none", "auto", "required")
-Name = Annotated[str, Field(pattern=r"^[a-zA-Z0-9_-]{1,64}$")]
+NAME = r"^[a-zA-Z0-9_-]+$"
+Name = Annotated[str, Field(min_length=1, max_length=64, pattern=NAME)]
+"""Of a form of text, and of a function in chat completions."""
+FunctionName = Annotated[str, Field(min_length=1, max_length=128, pattern=NAME)]
 
 
 class FunctionBody(StrictBody):
     type: Literal["function"]
-    name: Name
+    name: FunctionName
     description: str | None = None
     parameters: dict[str, Any] | None = None
     strict: bool | None = None
+
+
+class ChatFunctionBody(FunctionBody):
+    name: Name
 
 
 class JsonSchemaBody(StrictBody):
@@ -32,10 +39,15 @@ class JsonSchemaBody(StrictBody):
 
 
 def parse_wants(
-    tools: list[Any] | None, tool_choice: object, text: object, *, parallel_tool_calls: bool | None
+    tools: list[Any] | None,
+    tool_choice: object,
+    text: object,
+    *,
+    parallel_tool_calls: bool | None,
+    function: type[FunctionBody] = FunctionBody,
 ) -> Wants:
     """Raises: InvalidInput: naming the field."""
-    functions = [_function(tool, number) for number, tool in enumerate(tools or [])]
+    functions = [_function(function, tool, number) for number, tool in enumerate(tools or [])]
     if len(functions) > MOST_TOOLS:
         raise InvalidInput(f"'tools' may hold {MOST_TOOLS} tools at most, not {len(functions)}.", "tools")
     names = [function["name"] for function in functions]
@@ -52,17 +64,17 @@ def parse_wants(
     )
 
 
-def _function(tool: object, number: int) -> dict[str, Any]:
+def _function(kind: type[FunctionBody], tool: object, number: int) -> dict[str, Any]:
     path = f"tools[{number}]"
     if not isinstance(tool, dict):
         raise InvalidInput(f"'{path}' must be an object.", path)
-    if (kind := tool.get("type")) != "function":
+    if (named := tool.get("type")) != "function":
         raise InvalidInput(
-            f"'{path}.type' is {kind!r}; only tools of type 'function' are supported.",
+            f"'{path}.type' is {named!r}; only tools of type 'function' are supported.",
             f"{path}.type",
             "unsupported_parameter",
         )
-    body = _parsed(FunctionBody, tool, path)
+    body = _parsed(kind, tool, path)
     return {
         "type": "function",
         "name": body.name,

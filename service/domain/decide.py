@@ -3,21 +3,18 @@
 from collections.abc import Collection, Sequence
 
 from service.domain.artifact import MISFITS
-from service.domain.conversation import Conversation, Item
+from service.domain.conversation import Conversation, Item, accepted_item
 from service.domain.errors import ConversationLocked, Gone, HeadMoved, InvalidInput, NotFound
 from service.domain.events import (
     ConversationCreated,
     ConversationDeleted,
     ConversationEvent,
     ConversationForked,
-    FunctionCallOutputAccepted,
     ItemAccepted,
     ItemDeleted,
     ItemId,
-    MessageAccepted,
     OnUpgrade,
     ResponseDeleted,
-    Role,
     TurnAsked,
     TurnId,
     TurnStarted,
@@ -27,33 +24,38 @@ from service.domain.items import CallId, ItemKind
 from service.domain.own_keys import ON_UPGRADE
 from service.domain.plan import StoredArtifact
 from service.domain.turn import Turn, TurnEvent, TurnState, check
+from service.domain.unanswered import waits_for_answer, wants_answer
 
 MAX_FORK_DEPTH = 32
 """Forks of forks: each is one more history to read whenever its last one is loaded."""
 
 
 def accept_turn(
-    state: Standing, items: Sequence[ItemAccepted], started: TurnStarted, asked: TurnAsked | None = None
+    state: Standing,
+    items: Sequence[ItemAccepted],
+    started: TurnStarted,
+    asked: TurnAsked | None = None,
+    before: Sequence[Item] = (),
 ) -> tuple[ConversationEvent, ...]:
-    """Raises:
-    NotFound: no such conversation.
-    ConversationLocked: another turn is open.
-    InvalidInput: nothing to answer.
+    """Args:
+    items: what the request brings.
+    before: the conversation's, where those alone have nothing to answer.
+
+    Raises:
+        NotFound: no such conversation.
+        ConversationLocked: another turn is open.
+        InvalidInput: nothing to answer.
     """
     check_idle(state)
-    if not any(map(_wants_answer, items)):
+    brought = tuple(map(accepted_item, items))
+    if not any(map(wants_answer, brought)) and not waits_for_answer((*before, *brought)):
         raise InvalidInput(
-            "'input' must hold at least one user message, or the output of a function call.",
+            "There is nothing to answer: 'input' has neither text from a user nor the output of a function call, "
+            "and nothing of the kind waits in the conversation.",
             "input",
-            "missing_required_parameter",
+            "empty_input" if items else "missing_required_parameter",
         )
     return (*items, started, *([] if asked is None else [asked]))
-
-
-def _wants_answer(item: ItemAccepted) -> bool:
-    return isinstance(item, FunctionCallOutputAccepted) or (
-        isinstance(item, MessageAccepted) and item.role is Role.USER
-    )
 
 
 def check_outputs(before: Sequence[Item], added: Sequence[Item], param: str) -> None:

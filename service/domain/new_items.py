@@ -61,6 +61,12 @@ NOTHING_WANTED = Wants()
 NewItem = NewMessage | NewCall | NewOutput | NewReasoning
 
 
+def wants_answer(new: NewItem) -> bool:
+    return isinstance(new, NewOutput) or (
+        isinstance(new, NewMessage) and new.role is Role.USER and bool(new.text.strip())
+    )
+
+
 def accept_item(new: NewItem, new_id: NewId) -> ItemAccepted:
     match new:
         case NewMessage():

@@ -128,6 +128,8 @@ class Rendered:
     mode: RenderMode
     reason: str
     form: Form = PLAIN
+    max_model_len: int | None = None
+    """A prompt must be shorter. None of an engine of an older release."""
 
 
 def cache_salt(revision: RevisionDigest, tenant: TenantId) -> str:
@@ -249,6 +251,7 @@ def parse_render(status: int, body: bytes) -> Rendered:
             mode=RenderMode(document["mode"]),
             reason=document["reason"] or "",
             form=_form(document),
+            max_model_len=document.get("max_model_len"),
         )
     except (KeyError, TypeError, ValueError) as error:
         raise EngineFailed(f"The engine's render cannot be read: {error}.") from error

@@ -62,6 +62,15 @@ def test_limits_of_the_answer_are_kept(shared_stack: Stack) -> None:
         assert document["usage"]["completion_tokens"] == 2
 
 
+def test_a_limit_under_its_old_name_is_not_passed_over_beside_another(shared_stack: Stack) -> None:
+    refused = chat(shared_stack, max_tokens=2, max_completion_tokens=3)
+    error = refused.json()["error"]
+    assert (refused.status_code, error["param"]) == (400, "max_tokens")
+    assert "'max_completion_tokens'" in error["message"]
+    same = chat(shared_stack, max_tokens=2, max_completion_tokens=2)
+    assert same.json()["usage"]["completion_tokens"] == 2
+
+
 def test_the_alias_decides_which_revision_answers(stack: Stack) -> None:
     stack.start_engine("a", alias=True)
     other = stack.start_engine("b")

@@ -134,6 +134,7 @@ def test_an_answer_is_parsed_into_a_model(stack: Stack, engine: SimulatedEngine)
         ),
         ({"tools": [{"type": "function", "function": {"strict": True}}]}, "tools[0].function.name"),
         ({"tools": [{"type": "function", "function": {"name": "no name"}}]}, "tools[0].function.name"),
+        ({"tools": [{"type": "function", "function": {"name": "f" * 65}}]}, "tools[0].function.name"),
         ({"tools": [{"type": "function", "function": FUNCTION, "colour": 1}]}, "tools[0].colour"),
         ({"tools": [{"type": "function", "function": FUNCTION | {"colour": 1}}]}, "tools[0].function.colour"),
         ({"response_format": {"type": "xml"}}, "response_format"),

@@ -123,7 +123,9 @@ def test_the_client_does_not_repeat_what_meets_a_locked_conversation(stack: Stac
     engine.faults.hold_after = 1
     conversation = stack.conversation()
     sent: list[str] = []
-    counted = openai.DefaultHttpxClient(event_hooks={"request": [lambda request: sent.append(request.url.path)]})
+    counted = openai.DefaultHttpxClient(
+        event_hooks={"request": [lambda request: sent.append(request.url.path)]}
+    )
     with ThreadPoolExecutor(1) as pool, counted:
         running = pool.submit(stack.ask, "one", conversation=conversation)
         eventually(lambda: engine.faults.hold_after is None)

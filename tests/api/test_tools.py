@@ -181,6 +181,7 @@ def test_an_output_for_no_call_or_for_one_that_has_its_own_names_its_field(
     [
         ({"tools": [{"type": "web_search"}]}, "tools[0].type"),
         ({"tools": [WEATHER | {"name": "no spaces please"}]}, "tools[0].name"),
+        ({"tools": [WEATHER | {"name": "f" * 129}]}, "tools[0].name"),
         ({"tools": [WEATHER | {"parameters": "text"}]}, "tools[0].parameters"),
         ({"tools": [WEATHER | {"extra": 1}]}, "tools[0].extra"),
         ({"tools": [WEATHER, WEATHER]}, "tools"),
@@ -202,6 +203,13 @@ def test_what_is_not_understood_names_its_field(
 ) -> None:
     refused = shared_stack.http.post("/v1/responses", json={"input": "x", "tools": [WEATHER]} | given)
     assert (refused.status_code, refused.json()["error"]["param"]) == (400, field), refused.text
+
+
+def test_a_functions_name_may_be_as_long_as_a_calls(stack: Stack, engine: SimulatedEngine) -> None:
+    name = "f" * 128
+    engine.faults.says = [f"<call>{name} {{}}</call>"]
+    response = asked(stack, tools=[WEATHER | {"name": name}])
+    assert [item["name"] for item in response["output"]] == [name]
 
 
 def test_an_engine_that_takes_no_tools_is_a_fault_of_tools(stack: Stack, engine: SimulatedEngine) -> None:

@@ -186,7 +186,7 @@ def test_a_turn_may_be_asked_for_by_outputs_alone() -> None:
     second = started(TurnId("resp_2"), ("fco_1",))
     assert decide.accept_turn(state, (OUTPUT,), second) == (OUTPUT, second)
     thought = ReasoningAccepted(item=ItemId("rs_1"), text="hm")
-    with pytest.raises(InvalidInput, match="at least one user message"):
+    with pytest.raises(InvalidInput, match="nothing to answer"):
         decide.accept_turn(state, (thought,), second)
 
 

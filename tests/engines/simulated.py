@@ -133,6 +133,8 @@ class Faults:
     """Its answers may begin with reasoning, and it has a parser for that."""
     no_tools: bool = False
     """Its template takes none."""
+    no_schemas: bool = False
+    """It cannot hold an answer to any."""
     tells_nothing: bool = False
     """Of an answer while it comes: its parsers cannot, or it is of an older release."""
 
@@ -241,15 +243,17 @@ class SimulatedEngine:
         self.at("render")
         carried, tools = body["carried"], body.get("tools", ())
         if tools and self.faults.no_tools:
-            error = {"type": "invalid_request", "message": "The template takes no tools.", "param": "tools"}
-            return JSONResponse({"error": error}, status_code=400)
+            return _not_taken("The template takes no tools.", "tools")
+        if body.get("response_format") and self.faults.no_schemas:
+            return _not_taken("No answer can be held to this schema.", "text.format.schema")
         if carried is None or self.faults.full_render:
             ids, mode = render(body["messages"], tools), "full"
         else:
             closing = [] if carried["last_token"] == STOP else [STOP]
             ids, mode = [*closing, *render(body["messages"][carried["messages"] :])], "delta"
         shape = form(body, reasons=self.faults.reasons)
-        return JSONResponse({"token_ids": ids, "mode": mode, "reason": "simulated", "form": shape})
+        rendered = {"token_ids": ids, "mode": mode, "reason": "simulated", "form": shape}
+        return JSONResponse(rendered | {"max_model_len": self.faults.max_model_len})
 
     async def _parse(self, request: Request) -> Response:
         body = await request.json()
@@ -480,6 +484,11 @@ def _logprob(token: int, asked: int) -> dict[str, Any]:
     others = [{"token": f"other {number}", "logprob": -1.5 - number} for number in range(1, asked)]
     sampled = {"token": text_of(token), "logprob": -0.25}
     return sampled | {"top_logprobs": [sampled, *others]}
+
+
+def _not_taken(message: str, param: str) -> JSONResponse:
+    error = {"type": "invalid_request", "message": message, "param": param}
+    return JSONResponse({"error": error}, status_code=400)
 
 
 def _line(choice: dict[str, Any], echo: list[int] | None = None, told: Sequence[Shown] = ()) -> str:

@@ -40,6 +40,7 @@ class TextFront:
                 "token_ids": list(rendered.token_ids),
                 "mode": rendered.mode,
                 "reason": rendered.reason,
+                "max_model_len": app.state.vllm_config.model_config.max_model_len,
                 "form": {
                     "structured_outputs": form.structured_outputs,
                     "skip_special_tokens": form.skip_special_tokens,

@@ -11,7 +11,7 @@ from service.api.body import StrictBody
 from service.api.chat_schemas import ChatBody
 from service.api.items import LONGEST_CALL_ID, LONGEST_NAME
 from service.api.schemas import ConversationBody, ItemsBody, ResponseBody
-from service.api.wants import MOST_TOOLS, Name
+from service.api.wants import MOST_TOOLS, FunctionName, Name
 
 Json = dict[str, Any]
 
@@ -81,7 +81,7 @@ class Function(Part):
     """A tool. Null is taken for absent in it, too."""
 
     type: Literal["function"]
-    name: Name
+    name: FunctionName
     description: str | None = None
     parameters: dict[str, Any] | None = None
     strict: bool | None = None
@@ -212,7 +212,7 @@ class InputTokensBody(ResponseBody):
 
 
 OF_RESPONSES = {
-    "input": str | Annotated[list[InputItem], Field(min_length=1)],
+    "input": str | list[InputItem],
     "tools": Annotated[list[Function], Field(max_length=MOST_TOOLS)],
     "tool_choice": Literal["none", "auto", "required"] | ChosenFunction | None,
     "text": TextForm | None,
