@@ -56,7 +56,8 @@ def _arguments(deployment: Deployment, model: Path, port: int) -> list[str]:
     return [
         *("--model", str(model), "--served-model-name", "chat", "--host", LOOPBACK, "--port", str(port)),
         *("--dtype", "float32", "--block-size", "32", "--max-model-len", "4096", "--enforce-eager"),
-        *("--kv-cache-memory-bytes", str(256 * 2**20), "--enable-scale-out"),
+        # Without, vLLM kills its own processes, and their shared memory stays.
+        *("--kv-cache-memory-bytes", str(256 * 2**20), "--enable-scale-out", "--shutdown-timeout", "5"),
         *("--kv-transfer-config", json.dumps(transfer)),
     ]
 
