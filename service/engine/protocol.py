@@ -251,7 +251,7 @@ def parse_render(status: int, body: bytes) -> Rendered:
             mode=RenderMode(document["mode"]),
             reason=document["reason"] or "",
             form=_form(document),
-            max_model_len=document.get("max_model_len"),
+            max_model_len=_max_model_len(document),
         )
     except (KeyError, TypeError, ValueError) as error:
         raise EngineFailed(f"The engine's render cannot be read: {error}.") from error
@@ -278,7 +278,11 @@ def parse_parsed(status: int, body: bytes) -> Parsed:
 
 
 def parse_max_model_len(status: int, body: bytes) -> int | None:
-    length = _accepted(status, body).get("max_model_len")
+    return _max_model_len(_accepted(status, body))
+
+
+def _max_model_len(document: Mapping[str, Any]) -> int | None:
+    length = document.get("max_model_len")
     return length if isinstance(length, int) else None
 
 

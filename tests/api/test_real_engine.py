@@ -121,6 +121,17 @@ def test_an_answer_without_a_limit_is_taken_and_ends_by_itself(real_stack: Stack
     assert answer["usage"]["output_tokens"] > 0
 
 
+def test_a_prompt_that_fills_the_context_is_refused_where_it_is_rendered(
+    real_stack: Stack, v12_engine: RealEngine
+) -> None:
+    refused = real_stack.post(input="sea " * 5000)
+    error = refused.json()["error"]
+    assert (refused.status_code, error["param"], error["code"]) == (400, "input", "context_length_exceeded")
+    assert "fewer than 4096" in error["message"]
+    attempt = f"{v12_engine.url}/everturn/attempts/{error['response_id']}.1"
+    assert v12_engine.http.get(attempt).status_code == 404
+
+
 def test_a_fork_answers_from_its_parents_kv_what_it_would_answer_without_any(
     real_stack: Stack, second_v12_engine: RealEngine
 ) -> None:

@@ -217,6 +217,13 @@ def test_the_form_of_an_answer_reaches_the_engine() -> None:
     assert "structured_outputs" not in protocol.build_generate(SPEC, stream=True)[1]["sampling_params"]
 
 
+def test_how_long_a_prompt_may_be_comes_with_it_except_of_an_engine_of_an_older_release() -> None:
+    answer = {"token_ids": [1], "mode": "full", "reason": ""}
+    assert protocol.parse_render(200, json.dumps(answer).encode()).max_model_len is None
+    told = answer | {"max_model_len": 4096}
+    assert protocol.parse_render(200, json.dumps(told).encode()).max_model_len == 4096
+
+
 def test_whether_it_begins_in_reasoning_reaches_the_engine_where_its_form_is_held_to() -> None:
     form = {"structured_outputs": {"json": "{}"}, "skip_special_tokens": False, "parsed": True}
     answer = {"token_ids": [1], "mode": "full", "reason": "", "form": form}

@@ -93,7 +93,7 @@ def test_carried_ids_and_their_delta_are_the_whole_prompt(v12_engine: RealEngine
         before + v12_engine.render(CONVERSATION[:2]).json()["token_ids"][len(before) : len(before) + 6] + [2]
     )
     delta = v12_engine.render(CONVERSATION, {"messages": 2, "last_token": 2}).json()
-    assert (delta["mode"], delta["reason"]) == ("delta", "carried")
+    assert (delta["mode"], delta["reason"], delta["max_model_len"]) == ("delta", "carried", 4096)
     assert answered + delta["token_ids"] == v12_engine.render(CONVERSATION).json()["token_ids"]
 
 
