@@ -248,6 +248,8 @@ class Turns(RuleBasedStateMachine):
         )
         used = key is not None and key in [turn.key for _, turn in self._keyed()]
         refusal = InvalidInput if used else conversation.refusal() if conversation else None
+        if refusal is None and not text.strip():
+            refusal = InvalidInput  # there is nothing to answer
         accepted = self._do(lambda conn: self._accept(conn, request), kept=kept)
         if refusal is not None:
             assert isinstance(accepted, refusal)
