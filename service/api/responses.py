@@ -108,7 +108,7 @@ async def count(request: Request, service: ServiceOf, tenant: TenantOf) -> dict[
 async def _streamed(
     request: Request, service: Service, tenant: Tenant, taken: Taken, channel: TurnChannel
 ) -> Response:
-    """Or the status of what its engine refuses, where that is known soon, and not first of a stream that waits for something."""
+    """Of what its engine refuses at once, the error with its status. A stream that waits for something begins, to say so."""
     turn, begun = taken.accepted.turn, _pinned(taken)
     if await _takes_no_such_prompt(taken.prompt):
         if await listen(request, channel, lambda: service.runner.left(turn)) is None:
