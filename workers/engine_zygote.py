@@ -34,6 +34,8 @@ IMPORTED_ONCE: tuple[str, ...] = (
 READY = "ready\n"
 MAX_REQUEST_BYTES = 1 << 20
 REQUEST_PATIENCE_S = 5.0
+SPIN_S = 0.05
+"""Longer than the core takes from one step to the next."""
 ORPHAN_PATIENCE_S = 45.0
 """From SIGTERM to SIGKILL for an engine whose client is gone: longer than vLLM itself waits for requests."""
 
@@ -161,6 +163,7 @@ def _become_engine(request: dict[str, Any], zygote: int) -> None:
         os.environ.clear()
         os.environ.update(request["env"])
         _fork_workers()
+        _spin_briefly()
         _catch_up_with_environment()
         sys.argv = [API_SERVER, *request["argv"]]
         importlib.import_module(API_SERVER).main()
@@ -182,6 +185,20 @@ def _fork_workers() -> None:
     for module in list(sys.modules.values()):
         if vars(module).get("get_mp_context") is chosen:
             vars(module)["get_mp_context"] = lambda: multiprocessing.get_context("fork")
+
+
+def _spin_briefly() -> None:
+    """VLLM's worker keeps a core busy for a second after every step, in case another follows; then it waits as it does here sooner."""
+    queues = importlib.import_module("vllm.distributed.device_communicators.shm_broadcast")
+    worker = importlib.import_module("vllm.v1.executor.multiproc_executor").WorkerProc
+    serve = worker.worker_main
+
+    def worker_main(*args: Any, **kwargs: Any) -> None:
+        # In its own process alone: the core, which waits for steps, is not made for waiting that way.
+        queues.SpinCondition.__init__.__defaults__ = (SPIN_S,)
+        serve(*args, **kwargs)
+
+    worker.worker_main = staticmethod(worker_main)
 
 
 def _catch_up_with_environment() -> None:
