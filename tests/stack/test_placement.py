@@ -3,6 +3,7 @@
 import errno
 import os
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 from typing import NoReturn
 
@@ -21,26 +22,33 @@ def test_it_is_beside_the_data_where_they_may_have_one(tmp_path: Path) -> None:
     assert socket_folder(of(tmp_path), "s.sock") == tmp_path / "socket"
 
 
+@pytest.fixture
+def short_path() -> Iterator[Path]:
+    """Pytest's own can leave no room for a socket's name."""
+    with tempfile.TemporaryDirectory(prefix="evt-") as folder:
+        yield Path(folder)
+
+
 def test_a_file_system_without_sockets_is_told_by_trying() -> None:
     assert not placement._holds_sockets(Path("/proc/self"))
 
 
 def test_on_a_file_system_without_sockets_it_is_elsewhere(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    short_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (tmp_path / "home").mkdir()
-    (tmp_path / "elsewhere").mkdir()
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "elsewhere"))
-    monkeypatch.setattr(placement, "_holds_sockets", lambda folder: folder.parent != tmp_path / "home")
-    assert socket_folder(of(tmp_path / "home"), "s.sock").parent == tmp_path / "elsewhere"
+    (short_path / "home").mkdir()
+    (short_path / "elsewhere").mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(short_path / "elsewhere"))
+    monkeypatch.setattr(placement, "_holds_sockets", lambda folder: folder.parent != short_path / "home")
+    assert socket_folder(of(short_path / "home"), "s.sock").parent == short_path / "elsewhere"
 
 
 def test_a_name_that_lists_hosts_to_libpq_is_not_its_own(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    short_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (tmp_path / "a,b").mkdir()
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    assert socket_folder(of(tmp_path / "a,b"), "s.sock").parent == tmp_path
+    (short_path / "a,b").mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(short_path))
+    assert socket_folder(of(short_path / "a,b"), "s.sock").parent == short_path
 
 
 def test_where_there_can_be_none_the_way_out_is_named(
