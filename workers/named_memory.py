@@ -40,9 +40,10 @@ class NamedMemory:
                 if path.stat().st_ctime >= self._began:
                     path.unlink()
                     log.info("removed %s, which the engine left", path)
+            except FileNotFoundError:
+                continue
             except OSError as error:
-                if not isinstance(error, FileNotFoundError):
-                    log.warning("%s, which the engine left, cannot be removed: %s", path, error)
+                log.warning("%s, which the engine left, cannot be removed: %s", path, error)
         self._names.clear()
 
 

@@ -143,3 +143,21 @@ def wait_until_none_within(folder: Path, *, limit_s: float) -> None:
     while left := processes_within(folder):
         assert time.monotonic() < deadline, f"still there after {limit_s} s: {left}"
         time.sleep(0.02)
+
+
+def refused_as(uid: int, python: str, cluster: Path) -> str:
+    """The one line in which a PostgreSQL is refused to an account."""
+    done = subprocess.run(
+        [python, "-m", "tests.stack.serve", "postgres", str(cluster)],
+        check=False,
+        cwd=REPOSITORY,
+        user=uid,
+        group=uid,
+        extra_groups=[],
+        env={"PYTHONPATH": str(SITE_PACKAGES)},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 1
+    assert done.stderr.count("\n") == 1
+    return done.stderr

@@ -4,6 +4,8 @@ import shutil
 import stat
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import NoReturn
 
@@ -16,7 +18,14 @@ from stack.postgres import EmbeddedPostgres
 from stack.privileges import can_enter, can_run, server_account
 from stack.valkey import EmbeddedValkey
 from stack.wheels import wheel_folder
-from tests.stack.supervisors import REPOSITORY, SITE_PACKAGES, Serve, processes_within, wait_until_none_within
+from tests.stack.supervisors import (
+    REPOSITORY,
+    SITE_PACKAGES,
+    Serve,
+    processes_within,
+    refused_as,
+    wait_until_none_within,
+)
 from workers.child import Account
 
 as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root has privileges to drop")
@@ -146,20 +155,8 @@ def test_an_ordinary_user_is_told_whose_data_they_are(
     owner = (cluster_directory / "data").stat().st_uid
     os.chown(cluster_directory / "data", owner + 1, -1)
     cluster_directory.chmod(0o755)
-    done = subprocess.run(
-        [python, "-m", "tests.stack.serve", "postgres", str(cluster_directory)],
-        check=False,
-        cwd=REPOSITORY,
-        user=uid,
-        group=uid,
-        extra_groups=[],
-        env={"PYTHONPATH": str(SITE_PACKAGES)},
-        capture_output=True,
-        text=True,
-    )
-    assert done.returncode == 1
-    assert done.stderr.count("\n") == 1
-    assert f"belongs to uid {owner + 1}, not to uid {uid}" in done.stderr
+    said = refused_as(uid, python, cluster_directory)
+    assert f"belongs to uid {owner + 1}, not to uid {uid}" in said
 
 
 @as_root
@@ -198,26 +195,32 @@ def test_a_link_to_data_that_are_gone_is_named(private_home: Path, folder: Path)
         place(private_home / "pg", shelter=folder / "shelter")
 
 
-@as_root
-def test_a_full_disk_at_the_first_start_is_named_and_leaves_nothing_half_made(folder: Path) -> None:
+@contextmanager
+def small_disk(folder: Path, options: str) -> Iterator[Path]:
     small = folder / "small"
     small.mkdir()
     mounted = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=16m,mode=0711", "tmpfs", str(small)],
+        ["mount", "-t", "tmpfs", "-o", f"{options},mode=0711", "tmpfs", str(small)],
         check=False,
         capture_output=True,
     )
     if mounted.returncode != 0:
         pytest.skip("this container may not mount a small disk")
     try:
+        yield small
+    finally:
+        subprocess.run(["umount", str(small)], check=True)
+
+
+@as_root
+def test_a_full_disk_at_the_first_start_is_named_and_leaves_nothing_half_made(folder: Path) -> None:
+    with small_disk(folder, "size=16m") as small:
         with pytest.raises(
             StackError, match=r"no disk space for a new database in .*/small/pg: it needs about 60 MB"
         ):
             EmbeddedPostgres(small / "pg").start()
         assert processes_within(small) == []
         assert not list((small / "pg").glob("data*"))
-    finally:
-        subprocess.run(["umount", str(small)], check=True)
 
 
 @as_root
@@ -226,22 +229,11 @@ def test_a_data_folder_where_nothing_may_run_is_named(private_home: Path, folder
     program.parent.mkdir()
     program.write_text("#!/bin/sh\n")
     program.chmod(0o700)
-    small = folder / "small"
-    small.mkdir()
-    mounted = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "noexec,size=1m,mode=0711", "tmpfs", str(small)],
-        check=False,
-        capture_output=True,
-    )
-    if mounted.returncode != 0:
-        pytest.skip("this container may not mount a small disk")
-    try:
-        with pytest.raises(
-            StackError, match=r"program does not run as uid \d+; is .*small/pg mounted noexec"
-        ):
-            runnable(program.parent, program.name, None, place(small / "pg"))
-    finally:
-        subprocess.run(["umount", str(small)], check=True)
+    with (
+        small_disk(folder, "noexec,size=1m") as small,
+        pytest.raises(StackError, match=r"program does not run as uid \d+; is .*small/pg mounted noexec"),
+    ):
+        runnable(program.parent, program.name, None, place(small / "pg"))
 
 
 @as_root
