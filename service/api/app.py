@@ -126,8 +126,8 @@ def create_app(
         await database.close()
 
     app = Everturn(lifespan=lifespan, docs_url=None, redoc_url=None)
-    for module in ROUTED:
-        app.include_router(module.router)
+    # As `include_router`, but for what it analyses of each route a second time: a tenth of a second.
+    app.router.routes.extend(route for module in ROUTED for route in module.router.routes)
     app.state.queries = names_of(app.routes, {where: told.query for where, told in OPERATIONS.items()})
     app.add_middleware(RequestId, new_id=new_id)
     app.add_exception_handler(EverturnError, on_error)

@@ -137,8 +137,8 @@ def test_a_fork_answers_from_its_parents_kv_what_it_would_answer_without_any(
 ) -> None:
     """On another engine than the parent, so that nothing but stored KV can be at hand."""
     conversation = real_stack.conversation()
-    sea = "Tell me of the sea, of the ships that sail on it, and of those who came home again. " * 4
-    first = real_stack.ask(sea, conversation=conversation, **GREEDY)
+    hills = "Tell me of the hills, of the herds that graze on them, and of those who keep the herds. " * 4
+    first = real_stack.ask(hills, conversation=conversation, **GREEDY)
     real_stack.await_artifacts(conversation, 1)
     real_stack.ask("And of the tides?", conversation=conversation, **GREEDY)
     real_stack.await_artifacts(conversation, 2)
@@ -162,17 +162,17 @@ def test_a_fork_answers_from_its_parents_kv_what_it_would_answer_without_any(
 def test_forks_of_one_history_answer_from_one_rebuild_what_they_would_answer_without_any(
     stack: Stack, v13_engine: RealEngine, v12_engine: RealEngine, second_v12_engine: RealEngine
 ) -> None:
-    """Prefilled on another engine than they decode on, so that nothing but stored KV can be at hand."""
+    """Prefilled on another engine than they decode on, and of what no other test talks: nothing but stored KV can be at hand."""
     stack.move_alias(register(stack, v13_engine))
     conversation = stack.conversation()
-    sea = "Tell me of the sea, of the ships that sail on it, and of those who came home again. " * 4
-    stack.ask(sea, conversation=conversation, **GREEDY)
+    desert = "Tell me of the desert, of the camels that cross it, and of the wells that they know. " * 4
+    stack.ask(desert, conversation=conversation, **GREEDY)
     stack.await_artifacts(conversation, 1)
     forks = [stack.conversation(fork_of={"conversation": conversation}) for _ in range(2)]
     register(stack, second_v12_engine, "prefill")
     stack.move_alias(register(stack, v12_engine, "decode"))
     with ThreadPoolExecutor(2) as pool:
-        asked = both_wait(stack, forks, pool, ("And of the tides?", "And of the moon?"))
+        asked = both_wait(stack, forks, pool, ("And of the dunes?", "And of the stars?"))
         [rebuild] = {waiting(stack, fork) for fork in forks}
         stack.bell.work(rebuild)
         answers = [answer.result() for answer in asked]

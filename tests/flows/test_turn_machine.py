@@ -39,6 +39,7 @@ from service.turn_flow import Pinned
 from service.turn_request import TurnRequest
 from tests.flows.fleet import NOW, REQUEST, add_engine, completed, move_alias, new_id
 from tests.flows.orphans import fail_as_orphan
+from tests.store.horizon import wait_for_others
 from tests.store.strategies import TEXT
 
 PICKS = st.integers(min_value=0, max_value=99)
@@ -108,6 +109,7 @@ class Turns(RuleBasedStateMachine):
         """Committed since the feed was last read."""
         with self.engine.begin() as conn:
             keys.create_tenant(conn, self.tenant)
+            wait_for_others(conn)
             for page in iter(lambda: read_page(conn, after=self._last(), limit=1000), ()):
                 self.cursor = page[-1].cursor
 
@@ -226,6 +228,7 @@ class Turns(RuleBasedStateMachine):
     @invariant()
     def the_feed_goes_on_without_loss_or_repetition(self) -> None:
         with self.engine.connect() as conn:
+            wait_for_others(conn)
             page = read_page(conn, after=self._last(), limit=1000)
         assert [(event.stream, event.version) for event in page] == self.fresh
         self.fresh = []

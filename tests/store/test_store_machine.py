@@ -1,7 +1,6 @@
 """The store against a model of it: appends at right and wrong versions, rollbacks and erasures, in any order."""
 
 from collections.abc import Sequence
-from time import monotonic, sleep
 from typing import ClassVar
 from uuid import uuid4
 
@@ -17,11 +16,10 @@ from service.store import event_store
 from service.store.feed import Cursor, Published, read_page
 from service.store.integrity import Walked, verify
 from tests.store.histories import NOW, said
+from tests.store.horizon import wait_for_others
 from tests.store.strategies import TEXT
 
 STREAMS = st.sampled_from(["conv_1", "conv_2", "conv_3"])
-HELD_BACK_S = 20.0
-"""The feed shows nothing after the oldest transaction that is open anywhere on the server, other tests' services included."""
 
 EVENTS = st.lists(TEXT.map(said), min_size=1, max_size=3)
 
@@ -74,6 +72,7 @@ class Store(RuleBasedStateMachine):
 
     def _page(self) -> tuple[Published, ...]:
         with self.engine.connect() as conn:
+            wait_for_others(conn)
             return read_page(conn, after=self.cursor, limit=1000)
 
     def _own(self, page: tuple[Published, ...]) -> list[tuple[str, int]]:
@@ -81,10 +80,7 @@ class Store(RuleBasedStateMachine):
 
     @invariant()
     def the_feed_goes_on_without_loss_or_repetition(self) -> None:
-        page, deadline = self._page(), monotonic() + HELD_BACK_S
-        while len(self._own(page)) < len(self.order) and monotonic() < deadline:
-            sleep(0.05)
-            page = self._page()
+        page = self._page()
         assert self._own(page) == self.order
         self.order = []
         if page:
