@@ -34,8 +34,8 @@ IMPORTED_ONCE: tuple[str, ...] = (
 READY = "ready\n"
 MAX_REQUEST_BYTES = 1 << 20
 REQUEST_PATIENCE_S = 5.0
-SPIN_S = 0.05
-"""Longer than the core takes from one step to the next."""
+NAP_S = 0.00005
+"""Less than a hundredth of a step of the demo's model."""
 ORPHAN_PATIENCE_S = 45.0
 """From SIGTERM to SIGKILL for an engine whose client is gone: longer than vLLM itself waits for requests."""
 
@@ -163,7 +163,7 @@ def _become_engine(request: dict[str, Any], zygote: int) -> None:
         os.environ.clear()
         os.environ.update(request["env"])
         _fork_workers()
-        _spin_briefly()
+        _nap_between_looks()
         _catch_up_with_environment()
         sys.argv = [API_SERVER, *request["argv"]]
         importlib.import_module(API_SERVER).main()
@@ -187,18 +187,10 @@ def _fork_workers() -> None:
             vars(module)["get_mp_context"] = lambda: multiprocessing.get_context("fork")
 
 
-def _spin_briefly() -> None:
-    """VLLM's worker keeps a core busy for a second after every step, in case another follows; then it waits as it does here sooner."""
+def _nap_between_looks() -> None:
+    """While they wait for each other, and for a second after, vLLM's core and worker look for the next message without a pause: each keeps a CPU."""
     queues = importlib.import_module("vllm.distributed.device_communicators.shm_broadcast")
-    worker = importlib.import_module("vllm.v1.executor.multiproc_executor").WorkerProc
-    serve = worker.worker_main
-
-    def worker_main(*args: Any, **kwargs: Any) -> None:
-        # In its own process alone: the core, which waits for steps, is not made for waiting that way.
-        queues.SpinCondition.__init__.__defaults__ = (SPIN_S,)
-        serve(*args, **kwargs)
-
-    worker.worker_main = staticmethod(worker_main)
+    vars(queues)["sched_yield"] = lambda: time.sleep(NAP_S)
 
 
 def _catch_up_with_environment() -> None:

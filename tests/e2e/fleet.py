@@ -21,7 +21,7 @@ from stack.deployment import Deployment, EngineSpec
 from stack.ports import find_free_port
 from stack.progress import Progress
 
-MAX_TOKENS = 24
+MAX_TOKENS = 12
 REBUILT = {"EVERTURN_REBUILD_MIN_TOKENS": "64"}
 """As short a history as the tests tell."""
 

@@ -17,7 +17,7 @@ import pytest
 
 from demo.checkpoints import prepare
 from demo.conversation import TURNS
-from demo.reference import CANDIDATES, Reference, by_token, furthest
+from demo.reference import CANDIDATES, Answer, Reference, by_token, furthest
 from stack.ports import find_free_port
 from stack.process import Child
 from stack.progress import Progress
@@ -40,17 +40,14 @@ def fleet(server_folder: Path, engine_scratch: dict[str, str]) -> Iterator[Fleet
         yield running
 
 
-@pytest.fixture
-def alias(fleet: Fleet) -> str:
-    """One for each test, on v12."""
+def new_alias(fleet: Fleet) -> str:
+    """On v12."""
     name = f"test-{uuid.uuid4().hex[:8]}"
     fleet.point(name, fleet.v12)
     return name
 
 
-@pytest.fixture
-def chat(fleet: Fleet, alias: str) -> Chat:
-    """Two turns old, on v12, its KV published."""
+def two_turns(fleet: Fleet, alias: str) -> Chat:
     opened = fleet.chat(alias)
     opened.say(TURNS[0])
     fleet.wait_for_artifacts(opened.id, 1)
@@ -59,54 +56,80 @@ def chat(fleet: Fleet, alias: str) -> Chat:
     return opened
 
 
-def test_the_turn_after_an_upgrade_is_rebuilt_and_equals_a_cold_prefill(
-    fleet: Fleet, alias: str, chat: Chat
-) -> None:
+@pytest.fixture
+def alias(fleet: Fleet) -> str:
+    """One for each test, on v12."""
+    return new_alias(fleet)
+
+
+@pytest.fixture
+def chat(fleet: Fleet, alias: str) -> Chat:
+    """Two turns old, on v12, its KV published."""
+    return two_turns(fleet, alias)
+
+
+@pytest.fixture(scope="module")
+def upgraded(fleet: Fleet) -> tuple[Chat, dict[str, Any]]:
+    """A conversation of two turns on v12, and its third on v13; to be looked at, not to be gone on with."""
+    alias = new_alias(fleet)
+    chat = two_turns(fleet, alias)
     fleet.point(alias, fleet.v13)
-    turn = chat.say(TURNS[2])
+    return chat, chat.say(TURNS[2], include=["message.output_text.logprobs"], top_logprobs=CANDIDATES)
+
+
+@pytest.fixture(scope="module")
+def cold(fleet: Fleet, upgraded: tuple[Chat, dict[str, Any]]) -> dict[str, Answer]:
+    """What each of the two weights says to that turn's window, prefilled from nothing."""
+    _, turn = upgraded
+    return {"v12": fleet.cold(fleet.v12, turn), "v13": fleet.cold(fleet.v13, turn)}
+
+
+def test_the_turn_after_an_upgrade_is_rebuilt_and_equals_a_cold_prefill(
+    fleet: Fleet, upgraded: tuple[Chat, dict[str, Any]], cold: dict[str, Answer]
+) -> None:
+    _, turn = upgraded
     assert (turn["revision"], turn["revision_changed"]) == (fleet.v13["revision"], True)
     assert turn["kv"]["source"] == "rebuilt"
     assert turn["kv"]["refusal"] == {"reason": "revision_mismatch", "differing_fields": ["weights"]}
-    assert fleet.output(turn) == fleet.cold(fleet.v13, turn).tokens
-    assert fleet.output(turn) != fleet.cold(fleet.v12, turn).tokens
+    assert fleet.output(turn) == cold["v13"].tokens
+    assert fleet.output(turn) != cold["v12"].tokens
 
 
 def test_k1_the_audit_says_of_which_revision_the_refused_kv_was_and_of_which_the_engine(
-    fleet: Fleet, alias: str, chat: Chat
+    fleet: Fleet, upgraded: tuple[Chat, dict[str, Any]], cold: dict[str, Answer]
 ) -> None:
     """Equal config, weights moved by a tenth of their spread, one store."""
-    fleet.point(alias, fleet.v13)
-    turn = chat.say(TURNS[2])
+    chat, turn = upgraded
     rows = [row for row in fleet.auditor.refusals(chat.id) if row["turn_id"] == turn["id"]]
     assert rows
     for row in rows:
         assert (row["reason"], row["differing"]) == ("revision_mismatch", ["weights"])
         assert row["artifact_revision"] == fleet.v12["revision"]
         assert row["engine_revision"] == fleet.v13["revision"]
-    assert fleet.output(turn) == fleet.cold(fleet.v13, turn).tokens
+    assert fleet.output(turn) == cold["v13"].tokens
 
 
 def test_an_answer_from_stored_kv_has_the_log_probabilities_of_a_cold_one(
-    fleet: Fleet, alias: str, chat: Chat
+    upgraded: tuple[Chat, dict[str, Any]], cold: dict[str, Answer]
 ) -> None:
-    fleet.point(alias, fleet.v13)
-    turn = chat.say(TURNS[2], include=["message.output_text.logprobs"], top_logprobs=CANDIDATES)
+    _, turn = upgraded
     assert turn["kv"]["tokens_loaded"] > 200
     first = turn["output"][0]["content"][0]["logprobs"][0]
-    cold = fleet.cold(fleet.v13, turn).first_logprobs
-    assert furthest(by_token(first["top_logprobs"]), cold) < 1e-4
-    assert furthest(fleet.cold(fleet.v12, turn).first_logprobs, cold) > 1e-4
+    assert furthest(by_token(first["top_logprobs"]), cold["v13"].first_logprobs) < 1e-4
+    assert furthest(cold["v12"].first_logprobs, cold["v13"].first_logprobs) > 1e-4
 
 
-def test_the_next_prompt_is_the_stored_ids_and_the_rendered_delta(fleet: Fleet, chat: Chat) -> None:
-    turns = [row["turn_id"] for row in fleet.auditor.provenance(chat.id)]
-    first, second = turns
+def test_the_next_prompt_is_the_stored_ids_and_the_rendered_delta(
+    fleet: Fleet, upgraded: tuple[Chat, dict[str, Any]]
+) -> None:
+    chat, _ = upgraded
+    first, second, _ = [row["turn_id"] for row in fleet.auditor.provenance(chat.id)]
     window = (*fleet.auditor.prompt(first), *fleet.auditor.output(first))
     prompt = fleet.auditor.prompt(second)
     assert prompt[: len(window)] == window
     engine = Reference(address=fleet.v12["address"])
-    messages = chat.messages()
-    delta = engine.render(messages[:-1], covered=3, last_token=window[-1])
+    until_second = chat.messages()[:4]
+    delta = engine.render(until_second, covered=3, last_token=window[-1])
     assert prompt[len(window) :] == delta
 
 

@@ -27,6 +27,6 @@ if __name__ == "__main__":
     engine_zygote.API_SERVER = "sleeping_engine"  # not by way of `tests`, which adds to its environment
     engine_zygote.ORPHAN_PATIENCE_S = 0.3
     engine_zygote._fork_workers = lambda: None
-    engine_zygote._spin_briefly = lambda: None
+    engine_zygote._nap_between_looks = lambda: None
     engine_zygote._catch_up_with_environment = lambda: None
     engine_zygote.main(Path(sys.argv[1]))
