@@ -25,7 +25,7 @@ clean: down ## Stop the stack and delete its data, keys, KV and checkpoints (.ev
 	@test ! -x $(PY) || $(PY) -m stack clean
 
 test: setup-dev ## Install what the tests need and run all of them, real vLLM included
-	@$(PY) -m pytest -n 3 --dist loadscope
+	@$(PY) -m pytest -n 4 --dist loadscope
 
 check: setup-dev ## Static checks: ruff, mypy, import-linter, deptry, squawk
 	@scripts/check.sh

@@ -3,6 +3,7 @@
 A migrated database is copied from one template in a few hundredths of a second.
 """
 
+import os
 import shutil
 import tempfile
 import uuid
@@ -24,6 +25,8 @@ from stack.postgres import EmbeddedPostgres
 from stack.valkey import EmbeddedValkey
 
 ROOT = Path(__file__).parents[1]
+MEMORY = Path("/dev/shm")  # noqa: S108 by way of `mkdtemp`
+ROOM_BYTES = 4 << 30
 
 # How long an example takes says how busy the machine is, and no more.
 settings.register_profile("everturn", deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -48,15 +51,17 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> ByEngin
 @pytest.fixture(scope="session")
 def server_folder() -> Iterator[Path]:
     """Unlike pytest's own temporary folders, one that a server account other than root can enter."""
-    folder = Path(tempfile.mkdtemp(prefix="everturn-tests-"))
-    folder.chmod(0o711)
-    yield folder
-    shutil.rmtree(folder)
+    with folder_for_servers() as folder:
+        yield folder
 
 
 @pytest.fixture(scope="session")
-def postgres_server(server_folder: Path) -> Iterator[EmbeddedPostgres]:
-    with EmbeddedPostgres(server_folder / "postgres", durable=False) as server:
+def postgres_server() -> Iterator[EmbeddedPostgres]:
+    """In memory where there is room: a disk that is told of every file that goes may take a minute for a database that is dropped."""
+    with (
+        folder_for_servers(MEMORY if has_room(MEMORY) else None) as folder,
+        EmbeddedPostgres(folder / "postgres", durable=False) as server,
+    ):
         yield server
 
 
@@ -126,6 +131,22 @@ def conn(shared_database: str) -> Iterator[Connection]:
 def owner_conn(shared_database: str) -> Iterator[Connection]:
     """One transaction of a superuser, rolled back after the test."""
     yield from connected(make_engine(shared_database, application_name="tests", pool_size=1, role=None))
+
+
+@contextmanager
+def folder_for_servers(parent: Path | None = None) -> Iterator[Path]:
+    folder = Path(tempfile.mkdtemp(prefix="everturn-tests-", dir=parent))
+    folder.chmod(0o711)
+    yield folder
+    shutil.rmtree(folder)
+
+
+def has_room(folder: Path) -> bool:
+    """And programs may be run from there."""
+    if not (folder.is_dir() and os.access(folder, os.W_OK)):
+        return False
+    system = os.statvfs(folder)
+    return system.f_bavail * system.f_frsize > ROOM_BYTES and not system.f_flag & os.ST_NOEXEC
 
 
 @contextmanager
