@@ -38,7 +38,8 @@ NOTHING = "I have nothing to say to that."
 class ScriptedEngine(SimulatedEngine):
     def _answer(self, own: Descriptor, prompt: Sequence[int], states: Sequence[bytes]) -> list[int]:
         del own, states
-        body = self.requests[-1]
+        # Not the last: others may have come before the first word of this one is asked for.
+        body = next(one for one in reversed(self.requests) if one["token_ids"] == list(prompt))
         held = body["sampling_params"].get("structured_outputs")
         form = json.loads(held["json"]) if held else {}
         if isinstance(form, dict) and "json_schema" in form:
