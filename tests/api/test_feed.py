@@ -4,6 +4,8 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
+from sqlalchemy import text
+
 from service.store.codec import encode
 from tests.api.stack import Stack, eventually
 
@@ -86,5 +88,11 @@ def test_it_is_for_operators_and_names_what_is_wrong(stack: Stack) -> None:
 
 def test_it_tells_how_far_it_is_behind(stack: Stack) -> None:
     stack.start_engine("a", alias=True)
-    stack.conversation()
-    eventually(lambda: lag(stack) == NO_LAG)
+    with stack.owner.begin() as conn:
+        conn.execute(text("SELECT pg_current_xact_id()"))
+        conversation = stack.conversation()
+        held = lag(stack)
+        assert held["waiting"] > 0
+        assert held["seconds"] > 0
+        assert conversation not in stack.admin.get("/admin/events").text
+    assert conversation in {event["stream"] for event in pages(stack, 100)}

@@ -25,6 +25,7 @@ from tests.e2e.fleet import Chat, Fleet, frozen, kill_tree, running_fleet
 from workers.child import Program
 
 ROOT = Path(__file__).parents[2]
+Upgraded = tuple[Chat, dict[str, Any]]
 TABLES_OF_KV = ("artifacts", "kv_deletions", "rebuilds", "rollout_warmups")
 
 pytestmark = [pytest.mark.engine, pytest.mark.timeout(600)]
@@ -69,7 +70,7 @@ def chat(fleet: Fleet, alias: str) -> Chat:
 
 
 @pytest.fixture(scope="module")
-def upgraded(fleet: Fleet) -> tuple[Chat, dict[str, Any]]:
+def upgraded(fleet: Fleet) -> Upgraded:
     """A conversation of two turns on v12, and its third on v13; to be looked at, not to be gone on with."""
     alias = new_alias(fleet)
     chat = two_turns(fleet, alias)
@@ -78,14 +79,14 @@ def upgraded(fleet: Fleet) -> tuple[Chat, dict[str, Any]]:
 
 
 @pytest.fixture(scope="module")
-def cold(fleet: Fleet, upgraded: tuple[Chat, dict[str, Any]]) -> dict[str, Answer]:
+def cold(fleet: Fleet, upgraded: Upgraded) -> dict[str, Answer]:
     """What each of the two weights says to that turn's window, prefilled from nothing."""
     _, turn = upgraded
     return {"v12": fleet.cold(fleet.v12, turn), "v13": fleet.cold(fleet.v13, turn)}
 
 
 def test_the_turn_after_an_upgrade_is_rebuilt_and_equals_a_cold_prefill(
-    fleet: Fleet, upgraded: tuple[Chat, dict[str, Any]], cold: dict[str, Answer]
+    fleet: Fleet, upgraded: Upgraded, cold: dict[str, Answer]
 ) -> None:
     _, turn = upgraded
     assert (turn["revision"], turn["revision_changed"]) == (fleet.v13["revision"], True)
@@ -96,7 +97,7 @@ def test_the_turn_after_an_upgrade_is_rebuilt_and_equals_a_cold_prefill(
 
 
 def test_k1_the_audit_says_of_which_revision_the_refused_kv_was_and_of_which_the_engine(
-    fleet: Fleet, upgraded: tuple[Chat, dict[str, Any]], cold: dict[str, Answer]
+    fleet: Fleet, upgraded: Upgraded, cold: dict[str, Answer]
 ) -> None:
     """Equal config, weights moved by a tenth of their spread, one store."""
     chat, turn = upgraded
@@ -110,7 +111,7 @@ def test_k1_the_audit_says_of_which_revision_the_refused_kv_was_and_of_which_the
 
 
 def test_an_answer_from_stored_kv_has_the_log_probabilities_of_a_cold_one(
-    upgraded: tuple[Chat, dict[str, Any]], cold: dict[str, Answer]
+    upgraded: Upgraded, cold: dict[str, Answer]
 ) -> None:
     _, turn = upgraded
     assert turn["kv"]["tokens_loaded"] > 200
@@ -119,9 +120,7 @@ def test_an_answer_from_stored_kv_has_the_log_probabilities_of_a_cold_one(
     assert furthest(cold["v12"].first_logprobs, cold["v13"].first_logprobs) > 1e-4
 
 
-def test_the_next_prompt_is_the_stored_ids_and_the_rendered_delta(
-    fleet: Fleet, upgraded: tuple[Chat, dict[str, Any]]
-) -> None:
+def test_the_next_prompt_is_the_stored_ids_and_the_rendered_delta(fleet: Fleet, upgraded: Upgraded) -> None:
     chat, _ = upgraded
     first, second, _ = [row["turn_id"] for row in fleet.auditor.provenance(chat.id)]
     window = (*fleet.auditor.prompt(first), *fleet.auditor.output(first))

@@ -9,6 +9,8 @@ from time import monotonic, sleep
 
 import psycopg
 import pytest
+from alembic.config import Config
+from alembic.script import Script, ScriptDirectory
 from sqlalchemy import make_url
 
 from service.domain.errors import EverturnError, InvalidInput, Unavailable
@@ -17,6 +19,7 @@ from service.store.migrate import LOCK_KEY, upgrade
 from stack.postgres import EmbeddedPostgres
 
 REPOSITORY = Path(__file__).parents[2]
+MIGRATIONS = ScriptDirectory.from_config(Config(REPOSITORY / "migrations/alembic.ini"))
 
 
 def libpq(url: str) -> str:
@@ -176,3 +179,9 @@ def test_the_command_line_reports_one_line_and_fails() -> None:
 def one_line(error: EverturnError) -> None:
     assert "\n" not in str(error)
     assert "hidden" not in str(error)
+
+
+@pytest.mark.parametrize("migration", [*MIGRATIONS.walk_revisions()], ids=lambda script: script.revision)
+def test_none_is_undone_and_the_way_back_is_named(migration: Script) -> None:
+    with pytest.raises(NotImplementedError, match="go back by running the previous version on this schema"):
+        migration.module.downgrade()
