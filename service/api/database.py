@@ -3,11 +3,11 @@
 import asyncio
 import os
 import socket
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import closing, contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any, Self, TypeVar
 
 from psycopg.errors import DeadlockDetected, SerializationFailure
@@ -47,6 +47,8 @@ LOOKS = 4
 """Connections for single statements: each is over in a fraction of what a transaction takes."""
 TRIES = 5
 PAUSE_S = 0.02
+SOON_S = 5.0
+"""A server that ends a session says so at once; after a host that said nothing for longer, whoever asked has waited enough."""
 LONGEST_TRANSACTION_S = 30.0
 """What runs in the server ends by the server's own limits; this one is for a server that says nothing at all."""
 
@@ -78,7 +80,7 @@ class Database:
         reach: Reach | None = None,
         within_s: float = LONGEST_TRANSACTION_S,
     ) -> Result:
-        """Committed when this returns; one that lost a race is run again from its beginning.
+        """Committed when this returns; one that lost a race, or its session before COMMIT, is run again from its beginning.
 
         `reach` is in place of that of the request's key. A try that is not over `within_s` loses its connection.
 
@@ -88,16 +90,7 @@ class Database:
                 commit may have been committed.
         """
         wanted = reach or _reach.get()
-        for number in range(1, TRIES):
-            try:
-                return await self._run(transaction, wanted, within_s)
-            except VersionConflict:
-                await asyncio.sleep(PAUSE_S * number)
-            except DBAPIError as error:
-                if not isinstance(error.orig, DeadlockDetected | SerializationFailure):
-                    raise
-                await asyncio.sleep(PAUSE_S * number)
-        return await self._run(transaction, wanted, within_s)
+        return await _again(partial(self._run, transaction, wanted, within_s))
 
     async def look(self, read: Callable[[Connection], Result]) -> Result:
         """One statement over all tenants, in no transaction but its own: one round trip in place of three.
@@ -108,7 +101,7 @@ class Database:
             OperationalError: as `run`.
         """
         assert self._looks is not None  # noqa: S101 made with what it is asked for
-        return await greenlet_spawn(self._looked, self._looks, read)
+        return await _again(partial(greenlet_spawn, self._looked, self._looks, read))
 
     async def close(self) -> None:
         await self._engine.dispose()
@@ -124,27 +117,67 @@ class Database:
         self, transaction: Callable[[Connection], Result], begin_with: tuple[str, ...], within_s: float
     ) -> Result:
         """In one piece: each crossing between asynchronous and synchronous code costs as much as a short statement."""
-        with self._engine.sync_engine.connect() as conn, _severed(conn, after_s=within_s):
+        with self._engine.sync_engine.connect() as conn, _watched(conn, for_s=within_s) as attempt:
             conn.execution_options(**{BEGIN_WITH: begin_with})
             with conn.begin():
-                return transaction(conn)
+                result = transaction(conn)
+                attempt.commits = True
+            return result
 
     @staticmethod
     def _looked(looks: AsyncEngine, read: Callable[[Connection], Result]) -> Result:
-        with looks.sync_engine.connect() as conn, _severed(conn, after_s=LONGEST_TRANSACTION_S):
+        with looks.sync_engine.connect() as conn, _watched(conn, for_s=LONGEST_TRANSACTION_S):
             conn.execution_options(**{ALONE: True})
             return read(conn)
 
 
+class _NothingDone(Exception):
+    """Its session ended before COMMIT was sent, as when a server is restarted or fails over."""
+
+    def __init__(self, error: DBAPIError) -> None:
+        super().__init__(error)
+        self.error = error
+
+
+@dataclass(slots=True)
+class _Attempt:
+    commits: bool = False
+
+
 @contextmanager
-def _severed(conn: Connection, *, after_s: float) -> Iterator[None]:
-    """The driver waits for a server without end, and cancelled it waits again; but a connection that breaks it notices."""
-    driver = conn.connection.driver_connection
-    timer = asyncio.get_running_loop().call_later(after_s, _sever, driver)
+def _watched(conn: Connection, *, for_s: float) -> Iterator[_Attempt]:
+    """The driver waits for a server without end, and cancelled it waits again; but a connection that breaks it notices.
+
+    Raises: _NothingDone: from what broke it soon, and was not us.
+    """
+    attempt, loop = _Attempt(), asyncio.get_running_loop()
+    begun = loop.time()
+    timer = loop.call_at(begun + for_s, _sever, conn.connection.driver_connection)
     try:
-        yield
+        yield attempt
+    except DBAPIError as error:
+        if error.connection_invalidated and not attempt.commits and loop.time() < begun + min(for_s, SOON_S):
+            raise _NothingDone(error) from error
+        raise
     finally:
         timer.cancel()
+
+
+async def _again(attempt: Callable[[], Awaitable[Result]]) -> Result:
+    """What left nothing behind, until it succeeds or has failed `TRIES` times. Raises: what it fails with then."""
+    for number in range(1, TRIES):
+        try:
+            return await attempt()
+        except (VersionConflict, _NothingDone):
+            pass
+        except DBAPIError as error:
+            if not isinstance(error.orig, DeadlockDetected | SerializationFailure):
+                raise
+        await asyncio.sleep(PAUSE_S * number)
+    try:
+        return await attempt()
+    except _NothingDone as nothing:
+        raise nothing.error from None
 
 
 def _sever(driver: Any) -> None:

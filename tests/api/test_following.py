@@ -193,13 +193,20 @@ def test_a_turn_that_is_lost_to_another_process_is_followed_for_who_waits_for_it
 
 
 def take_away(stack: Stack) -> None:
-    """As if its process had been silent for the time of a lease."""
+    """As if its process had been silent for the time of a lease. That renews it: what is locked for it is not settled then."""
     with stack.owner.begin() as conn:
         conn.execute(
             text("UPDATE turns SET lease_expires_at = clock_timestamp() - interval '1 h' WHERE NOT closed")
         )
         conn.execute(text("UPDATE turns SET owner = 'gone' WHERE NOT closed"))
-    for turn in settle_orphans(stack.database, finish=True):
+    settled: list[TurnId] = []
+
+    def settle() -> bool:
+        settled.extend(settle_orphans(stack.database, finish=True))
+        return bool(settled)
+
+    eventually(settle)
+    for turn in settled:
         stack.turn_bell.work(turn)
 
 

@@ -7,6 +7,7 @@ import pytest
 from openai import OpenAI
 from sqlalchemy import text
 
+from tests.api.stack import eventually
 from tests.chaos.client import connect
 from tests.faults.engine_process import ANSWERS_OLD
 from tests.faults.life import found_of, live
@@ -58,6 +59,7 @@ def test_roads_are_gone_by_and_those_to_engines_where_one_is_to_be_broken(
 def test_where_nothing_breaks_one_engine_prefills_another_answers_and_the_audit_names_both(
     machine: Fleet, client: OpenAI
 ) -> None:
+    with_new_engines(machine)
     run = live(machine, client, 0, replace(of_seed(0), kind=Kind.SPLIT, site=NEVER))
     assert run.violations == ()
     (told,) = {told.response for told in run.exchanges[1].told}
@@ -73,6 +75,20 @@ def test_where_nothing_breaks_one_engine_prefills_another_answers_and_the_audit_
     machine.prefilling.remove(prefill)
     assert found_of(machine, run.exchanges)
     machine.prefilling.add(prefill)
+
+
+def with_new_engines(machine: Fleet) -> None:
+    """For a lease's time after seeds before, those that were killed are still asked, and those that failed are not."""
+    for engine in machine.engines.values():
+        engine.kill()
+    machine.mend()
+    query = text("SELECT boot FROM engines WHERE lease_expires_at > clock_timestamp()")
+
+    def only_they_are_known() -> bool:
+        with machine.base.database.connect() as conn:
+            return set(conn.execute(query).scalars()) <= {engine.boot for engine in machine.engines.values()}
+
+    eventually(only_they_are_known)
 
 
 def test_what_a_client_was_told_otherwise_shows(machine: Fleet, client: OpenAI) -> None:
