@@ -1,15 +1,18 @@
 """`everturn rollout` against the running API: started, watched, stopped and taken back; and refused in one line."""
 
 import io
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from stack.cli import main
+from stack.commands import rollout as commands_rollout
 from stack.commands.rollout import STOPPED, line, watch
-from tests.api.rolling import advance, beating, start
+from tests.api.rolling import advance, start
 from tests.api.stack import Stack, running_stack
 
 Rollout = Callable[..., int]
@@ -34,7 +37,7 @@ def printed(capsys: pytest.CaptureFixture[str]) -> list[str]:
 
 
 def test_it_is_started_with_every_choice_watched_and_shown(
-    stack: Stack, rollout: Rollout, capsys: pytest.CaptureFixture[str]
+    stack: Stack, rollout: Rollout, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     new = stack.start_engine("b")
     begun = ["start", "production", new.revision, "--warm", "3", "--tokens-per-s", "500"]
@@ -51,8 +54,14 @@ def test_it_is_started_with_every_choice_watched_and_shown(
         "limits": {"refusals": 2, "failed_attempts": 5, "failed_rebuilds": 5, "failed_canaries": 1},
         "max_engine_load": 7,
     }
-    with beating(stack):
-        assert rollout("watch", name) == 0
+
+    def sleep(_: float) -> None:
+        time.sleep(0.05)
+        advance(stack)
+
+    # Between two looks it goes on by one step, so that each is seen however slow the machine is.
+    monkeypatch.setattr(commands_rollout, "time", SimpleNamespace(sleep=sleep))
+    assert rollout("watch", name) == 0
     told = printed(capsys)
     assert "done  100%  all conversations moved; engines of before not drained, as asked" in told[-1]
     assert any("shifting  50%" in one for one in told)
