@@ -132,7 +132,7 @@ class Database:
 
 
 class _NothingDone(Exception):
-    """Its session ended before COMMIT was sent, as when a server is restarted or fails over."""
+    """Its session ended before COMMIT was sent."""
 
     def __init__(self, error: DBAPIError) -> None:
         super().__init__(error)

@@ -9,6 +9,7 @@ from psycopg.errors import AdminShutdown
 from sqlalchemy import Connection, Engine, text
 from sqlalchemy.exc import DBAPIError, OperationalError
 
+from service.api import database as api_database
 from service.api.database import ALL_TENANTS, TRIES, Database
 from service.store.hot_statement import HotStatement
 
@@ -87,6 +88,16 @@ async def test_one_that_took_too_long_is_not_run_again(used: Database, owner_eng
     with pytest.raises(OperationalError):
         await used.run(slow, reach=ALL_TENANTS, within_s=0.2)
     assert slow.begun == 1
+
+
+async def test_one_whose_session_ended_late_is_not_run_again(
+    used: Database, owner_engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(api_database, "SOON_S", 0.0)
+    late = Ended(owner_engine, lambda conn: conn.execute(text("SELECT 1")), times=1)
+    with pytest.raises(OperationalError):
+        await used.run(late, reach=ALL_TENANTS)
+    assert late.begun == 1
 
 
 ENDING_WITH_COMMIT = """
