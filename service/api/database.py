@@ -177,7 +177,7 @@ async def _again(attempt: Callable[[], Awaitable[Result]]) -> Result:
     try:
         return await attempt()
     except _NothingDone as nothing:
-        raise nothing.error from None
+        raise nothing.error from nothing.error.orig
 
 
 def _sever(driver: Any) -> None:

@@ -13,7 +13,7 @@ from tests.chaos.tool_loop import break_loop, calling, trace_loop, writes
 from tests.chaos.wire import Message, Moment, Side
 
 FEWEST_WRITES = 4
-"""Of two turns, each of which is accepted and answered."""
+"""Of two turns, each of which is accepted and answered. A loop that was traced on a busy machine has more, of a turn that was taken for dead and asked for anew."""
 IMPATIENT = {"EVERTURN_TURN_LEASE_S": "1.5"}
 """A turn that is taken for dead on a busy machine is asked for again, as one is that has died."""
 
@@ -55,7 +55,7 @@ def test_c4_a_call_and_its_output_outlive_a_kill_at_every_write_between_them(
 
         kind = Kind.KILL_API if number % 2 == (side is Side.BACKEND) else Kind.KILL_POSTGRES
         run = break_loop(looping, client, kind, Moment.BEFORE, due)
-        assert run.at is not None, f"write {number} was not reached"
+        assert run.at is not None or number > FEWEST_WRITES, f"write {number} was not reached"
         if run.violations:
             found[f"{kind} at {run.at}"] = run.violations
     assert found == {}
